@@ -35,9 +35,6 @@ static status grid_of(const carat_model *m, int32_t width, int32_t height,
         return err_set(e, E_LIMIT, "a picture of %d x %d pixels: expected at most %d a side and %d",
                        width, height, IMAGE_SIDE_MAX, IMAGE_PIXELS_MAX);
     budget = budget == CARAT_IMAGE_NATIVE ? 0 : budget ? budget : m->media->budget;
-    if (!budget &&
-        vision_of(&m->media->tower)->rule.max_pixels) /* of Qwen: more than the plan has */
-        budget = VISION_BUDGET_MAX;
     if ((st = vision_grid(&m->media->tower, budget, width, height, rule, g, "a picture", e)))
         return st;
     return vision_check(&m->media->tower, g, e);

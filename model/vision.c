@@ -25,6 +25,8 @@ status vision_grid(const model *m, int32_t budget, int32_t width, int32_t height
     const vision *v = vision_of(m);
     image_rule r = v->rule;
     int64_t token = (int64_t)r.patch * r.merge;
+    if (!budget && r.max_pixels) /* of Qwen: more than plans have */
+        budget = VISION_BUDGET_MAX;
     r.fit = budget && !r.max_pixels ? IMAGE_FIT_BUDGET : IMAGE_FIT_PIXELS;
     r.budget = budget;
     if (!r.max_pixels) { /* Gemma has none of its own: those of llama.cpp */

@@ -58,7 +58,8 @@ extern const model_arch clip_arch;
 /* NULL: m is no tower. */
 const vision *vision_of(const model *m);
 /* How a picture of that size is cut for m: Gemma's fills a budget of soft tokens, Qwen's keeps
- * within it; budget 0: the picture's own size. Errors as of image_grid_for. */
+ * within it; budget 0: the picture's own size, at most VISION_BUDGET_MAX. Errors as of
+ * image_grid_for. */
 status vision_grid(const model *m, int32_t budget, int32_t width, int32_t height, image_rule *rule,
                    image_grid *g, const char *name, err *e);
 /* Soft tokens of a picture: a user's budget, unless he says another; the least and the most. */

@@ -123,7 +123,8 @@ TEST(vision_refuses_by_name)
     table_file_free(&f);
 }
 
-/* Gemma fills a budget, Qwen keeps within it, whatever the shape of the picture. */
+/* Gemma fills a budget, Qwen keeps within it, whatever the shape of the picture. Budget 0: its own
+ * size. */
 TEST(vision_keeps_to_the_budget)
 {
     static const char *const sizes[] = {"tiny-mmproj-clamped", "tiny-mmproj-qwen"};
@@ -132,16 +133,18 @@ TEST(vision_keeps_to_the_budget)
         err e;
         CHECK(table_file_make(&f, sizes[i]));
         CHECK_OK(opens(&m, &e), e);
-        for (int32_t budget = VISION_BUDGET_MIN; budget <= VISION_BUDGET_MAX; budget += 35)
-            for (int32_t w = 1; w < 3000; w = w * 3 / 2 + 1)
-                for (int32_t h = 1; h < 3000; h = h * 3 / 2 + 1) {
+        for (int32_t budget = 0; budget <= VISION_BUDGET_MAX; budget += budget ? 35 : 70)
+            for (int32_t w = 1; w < 9000; w = w * 3 / 2 + 1)
+                for (int32_t h = 1; h < 9000; h = h * 3 / 2 + 1) {
                     image_rule r;
                     image_grid g;
+                    int32_t most = budget ? budget : VISION_BUDGET_MAX;
                     status st = vision_grid(&m, budget, w, h, &r, &g, "a.png", NULL);
                     bool strip = w > 200 * h || h > 200 * w;
-                    CHECK_MSG(st == (i && strip ? E_LIMIT : OK), "%d: %d x %d", budget, w, h);
+                    CHECK_MSG(st == ((i || !budget) && strip ? E_LIMIT : OK), "%d: %d x %d", budget,
+                              w, h);
                     if (!st)
-                        CHECK_MSG(g.n_tokens >= 1 && g.n_tokens <= budget, "%d: %d x %d is %d",
+                        CHECK_MSG(g.n_tokens >= 1 && g.n_tokens <= most, "%d: %d x %d is %d",
                                   budget, w, h, g.n_tokens);
                 }
         model_free(&m);

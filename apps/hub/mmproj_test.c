@@ -4,6 +4,7 @@
 #include "apps/hub/hub.h"
 #include "apps/hub/names.h"
 #include "tests/test.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -13,14 +14,10 @@
 
 TEST(hub_towers_by_their_names)
 {
-    static const char *const all[] = {"mmproj-F32.gguf",
-                                      "mmproj-Q8_0.gguf",
-                                      "other/mmproj-BF16.gguf",
-                                      "mmproj-model-f16.gguf",
-                                      "gemma-4-E4B-it-mmproj-bf16.gguf",
-                                      "M-Q4_K_M.gguf",
-                                      "mmproj-BF16.safetensors",
-                                      "mmproj-BF16-00001-of-00002.gguf"};
+    static const char *const all[] = {"mmproj-F32.gguf",         "mmproj-Q8_0.gguf",
+                                      "other/mmproj-BF16.gguf",  "mmproj-model-f16.gguf",
+                                      "M-mmproj-bf16.gguf",      "M-Q4_K_M.gguf",
+                                      "mmproj-BF16.safetensors", "mmproj-BF16-00001-of-00002.gguf"};
     enum { N = sizeof all / sizeof *all };
     CHECK_EQ(choose_mmproj(all, N, "M-Q4_K_M.gguf"), 4);
     CHECK_EQ(choose_mmproj(all, 4, "M-Q4_K_M.gguf"), 3);
@@ -29,6 +26,66 @@ TEST(hub_towers_by_their_names)
     CHECK_EQ(choose_mmproj(all, N, "other/M-Q4_K_M.gguf"), 2);
     CHECK_EQ(choose_mmproj(all + 5, N - 5, "M-Q4_K_M.gguf"), -1);
     CHECK_EQ(choose_mmproj(all, 0, "M-Q4_K_M.gguf"), -1);
+}
+
+/* A folder or a repository may have the towers of several models. */
+TEST(hub_towers_by_the_models_names)
+{
+    static const char *const all[] = {"mmproj-deepseek-ocr-2-bf16.gguf",
+                                      "deepseek-ocr-mmproj-F16.gguf", "mmproj-model-f16.gguf",
+                                      "MMPROJ-BF16.gguf", "mmproj-gemma-4-12B-it-bf16.gguf"};
+    CHECK_EQ(choose_mmproj(all, 5, "deepseek-ocr-Q8_0.gguf"), 1);
+    CHECK_EQ(choose_mmproj(all, 5, "DeepSeek-OCR-UD-Q4_K_XL-00001-of-00002.gguf"), 1);
+    CHECK_EQ(choose_mmproj(all, 5, "deepseek-ocr-2-Q8_0.gguf"), 0);
+    CHECK_EQ(choose_mmproj(all, 5, "gemma-4-12b-it-Q4_K_M.gguf"), 4);
+    CHECK_EQ(choose_mmproj(all, 5, "M-Q4_K_M.gguf"), 3);
+    CHECK_EQ(choose_mmproj(all, 3, "M-Q4_K_M.gguf"), 2);
+    CHECK_EQ(choose_mmproj(all, 2, "M-Q4_K_M.gguf"), 0);
+}
+
+/* Every published name of a tower is taken by a model that is alone with it. Among all published
+ * files a model takes the one that its maker gave it. */
+TEST(hub_published_towers)
+{
+    static const char *const row[][2] = {
+        {"Qwen_Qwen3-VL-4B-Instruct-Q4_K_M.gguf", "Qwen_Qwen3-VL-4B-Instruct-mmproj-f16.gguf"},
+        {"Qwen_Qwen3.6-35B-A3B-IQ2_XXS.gguf", "mmproj-Qwen_Qwen3.6-35B-A3B-f16.gguf"},
+        {"Qwen3.5-4B-Uncensored-HauhauCS-Aggressive-Q8_0.gguf",
+         "mmproj-Qwen3.5-4B-Uncensored-HauhauCS-Aggressive-BF16.gguf"},
+        {"gemma-3-27b-it-Q4_0.gguf", "gemma-3-27b-it-mmproj-bf16.gguf"},
+        {"gemma-3-4b-it-q4_k_m.gguf", "mmproj-gemma-3-4b-it-Q4_K_M.gguf"},
+        {"gemma-4-12B-it-Q4_K_M.gguf", "mmproj-gemma-4-12B-it-bf16.gguf"},
+        {"gemma-4-E2B-it-UD-Q4_K_XL.gguf", "mmproj-gemma-4-E2B-it-Q8_0.gguf"},
+        {"minimax-m3-vl-Q2_K-00001-of-00005.gguf", "mmproj-minimax-m3-vl.gguf"},
+        {"deepseek-ocr-Q8_0.gguf", "mmproj-deepseek-ocr-bf16.gguf"},
+        {"deepseek-ocr-2-F16.gguf", "mmproj-deepseek-ocr-2-bf16.gguf"},
+        {"gemma-4-26B-A4B-it-UD-Q4_K_XL.gguf", "mmproj-BF16.gguf"}};
+    enum { PUBLISHED_MAX = 2048 };
+    static const char *all[PUBLISHED_MAX];
+    char *text;
+    size_t size, n = 0;
+    int n_towers = 0;
+    err e = {0};
+    CHECK_OK(file_read_all(test_path("tests/data/published-names.txt"), 1 << 20, &text, &size, &e),
+             e);
+    for (char *line = strtok(text, "\n"); line && n < PUBLISHED_MAX; line = strtok(NULL, "\n"))
+        if (*line != '#')
+            all[n++] = line;
+    for (size_t i = 0; i < n; i++) {
+        if (!strcasestr(all[i], "mmproj") || !strcasestr(all[i], ".gguf"))
+            continue;
+        n_towers++;
+        CHECK_MSG(is_mmproj_file(all[i]) && !is_model_file(all[i]) &&
+                      !choose_mmproj(&all[i], 1, "M-Q4_K_M.gguf"),
+                  "%s", all[i]);
+    }
+    CHECK(n_towers >= 18);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        int at = choose_mmproj(all, n, row[i][0]);
+        CHECK_MSG(at >= 0 && !strcmp(all[at], row[i][1]), "%s takes %s", row[i][0],
+                  at < 0 ? "none" : all[at]);
+    }
+    mem_free(text);
 }
 
 static void put_u64(str *s, uint64_t v)

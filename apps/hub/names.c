@@ -260,6 +260,35 @@ bool is_mmproj_file(const char *path)
     return has_end(path, ".gguf") && !split_broken(path) && strcasestr(base_name(path), "mmproj");
 }
 
+/* The model's part of a name: without folder, quantisation, "mmproj" and the marks around them. */
+static void model_part(const char *path, char out[QUANT_MAX])
+{
+    static const char word[] = "mmproj";
+    char stem[QUANT_MAX];
+    size_t n, at;
+    stem_of(path, stem);
+    at = quant_at(stem, strlen(stem), &n);
+    memmove(stem + at, stem + at + n, strlen(stem + at + n) + 1);
+    char *mmproj = strcasestr(stem, word);
+    if (mmproj)
+        memmove(mmproj, mmproj + sizeof word - 1, strlen(mmproj + sizeof word - 1) + 1);
+    at = strspn(stem, "-_.");
+    n = strlen(stem + at);
+    while (n && strchr("-_.", stem[at + n - 1]))
+        n--;
+    memcpy(out, stem + at, n);
+    out[n] = 0;
+}
+
+/* 0: the tower's name has the model's; 1: that of none; 2: that of another. */
+static int kinship(const char *tower, const char *model)
+{
+    char its[QUANT_MAX], own[QUANT_MAX];
+    model_part(tower, its);
+    model_part(model, own);
+    return !strcasecmp(its, own) ? 0 : !*its || !strcasecmp(its, "model") ? 1 : 2;
+}
+
 int choose_mmproj(const char *const *paths, size_t n, const char *model)
 {
     static const char *const order[] = {"BF16", "F16", "Q8_0", "F32"};
@@ -275,9 +304,10 @@ int choose_mmproj(const char *const *paths, size_t n, const char *model)
         quant_of(paths[i], quant);
         while (cost < N && !quant_fits(quant, order[cost]))
             cost++;
+        cost += (N + 1) * kinship(paths[i], model);
         if ((size_t)(base_name(paths[i]) - paths[i]) != n_folder ||
             strncmp(paths[i], model, n_folder) != 0)
-            cost += N + 1;
+            cost += 3 * (N + 1);
         if (cost < least) {
             least = cost;
             best = (int)i;

@@ -44,7 +44,8 @@ bool is_model_file(const char *path);
 /* The file of a vision tower: "mmproj" is in its name. */
 bool is_mmproj_file(const char *path);
 /* Which of the paths is the tower that a model file takes: one of its own folder before those of
- * others, and among these BF16 before F16 before Q8_0 before F32. -1: none is a tower. */
+ * others; among these one with the model's name before one without any, before one with another's;
+ * and among these BF16 before F16 before Q8_0 before F32. -1: none is a tower. */
 int choose_mmproj(const char *const *paths, size_t n, const char *model);
 /* Does a word of the name say that it is a drafter, or has a layer for drafts (MTP)? */
 bool names_drafter(const char *path);

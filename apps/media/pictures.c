@@ -50,7 +50,7 @@ void pictures_free(pictures *l)
 
 static status too_large(const char *name, size_t n, err *e)
 {
-    return err_set(e, E_LIMIT, "%s: a picture of %zu bytes; at most %d are read", name, n,
+    return err_set(e, E_LIMIT, "%s: a file of %zu bytes; at most %d are read", name, n,
                    PICTURE_MAX_BYTES);
 }
 
@@ -58,12 +58,12 @@ static status too_large(const char *name, size_t n, err *e)
 static status check_room(const pictures *l, size_t n, const char *name, err *e)
 {
     if (l->n == PICTURES_MAX)
-        return err_set(e, E_LIMIT, "%s: more than %d pictures", name, PICTURES_MAX);
+        return err_set(e, E_LIMIT, "%s: more than %d pictures and sounds", name, PICTURES_MAX);
     if (n > PICTURE_MAX_BYTES)
         return too_large(name, n, e);
     if (n > PICTURES_MAX_BYTES - l->n_bytes)
-        return err_set(e, E_LIMIT, "%s: the pictures have more than %d bytes together", name,
-                       PICTURES_MAX_BYTES);
+        return err_set(e, E_LIMIT, "%s: the pictures and sounds have more than %d bytes together",
+                       name, PICTURES_MAX_BYTES);
     return OK;
 }
 
@@ -100,7 +100,9 @@ static status read_head(picture *p, const char *name, err *e)
     if (sound_format_of(p->bytes, p->n) != SOUND_NONE)
         return count_samples(p, name, e);
     const char *other = sound_other_kind(p->bytes, p->n);
-    if (!p->n || image_kind(p->bytes, p->n, &reads))
+    if (!p->n)
+        return err_set(e, E_UNSUPPORTED, "%s: an empty file, neither a picture nor a sound", name);
+    if (image_kind(p->bytes, p->n, &reads))
         return image_head_read(&p->head, p->bytes, p->n, name, e);
     return err_set(e, E_UNSUPPORTED,
                    "%s: %s; pictures are read from PNG, JPEG and WebP files, sounds from WAV, "

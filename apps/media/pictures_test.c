@@ -39,7 +39,7 @@ TEST(pictures_of_data_uris)
         {"data:image/png;base64" DOT, "without \";base64,\"", E_FORMAT},
         {"data:", "without \";base64,\"", E_FORMAT},
         {"data:text/html;base64," DOT, "of type text/html", E_UNSUPPORTED},
-        {"data:image/png;base64,", "an empty file", E_UNSUPPORTED},
+        {"data:image/png;base64,", "an empty file, neither a picture nor a sound", E_UNSUPPORTED},
         {"data:image/png;base64,Zm9vYmFy", "no picture", E_UNSUPPORTED},
         {"data:image/png;base64,R0lGODlhAQABAAAAACw=", "a GIF file", E_UNSUPPORTED},
         {"data:image/png;base64,iVBORw0KGgo=", "'url': ", E_FORMAT},
@@ -125,7 +125,7 @@ TEST(pictures_that_are_too_many_or_too_large_take_no_memory)
 
     CHECK_OK(add_head(&l, 10, 10, PICTURE_MAX_BYTES - 64, &e), e);
     CHECK_STATUS(add_head(&l, 10, 10, PICTURE_MAX_BYTES - 63, &e), E_LIMIT);
-    CHECK(strstr(e.text, "a picture of 20971521 bytes"));
+    CHECK(strstr(e.text, "a file of 20971521 bytes"));
     CHECK_OK(add_head(&l, 10, 10, PICTURE_MAX_BYTES - 64, &e), e);
     CHECK_OK(add_head(&l, 10, 10, PICTURE_MAX_BYTES - 64, &e), e);
     CHECK_STATUS(add_head(&l, 10, 10, PICTURE_MAX_BYTES - 64, &e), E_LIMIT);
