@@ -417,6 +417,7 @@ static status cmd_file(chat *c, const char *arg, slash_result *r, err *e)
                                       : c->compresses ? FILE_NAMED
                                                       : FILE_FENCED,
                                       e);
+        chat_count_anew(c); /* a turn with pictures may have been taken back */
         if (!st && (st = chat_take_pictures(c, &found, e)))
             str_cut(&c->files, before);
         pictures_free(&found);

@@ -8,8 +8,8 @@
  * requests: so it can be read where the file is no more.
  *
  * A path in a typed text becomes "picture N", N its place among the pictures of the prompt. Its
- * text part remembers that while the conversation is at work, "spoken": [[OFFSET, NUMBER], ...]:
- * where older messages are dropped, N is another.
+ * text part remembers that, "spoken": [[OFFSET, NUMBER], ...]: where older messages are dropped, N
+ * is another. In a saved conversation NUMBER counts the pictures and sounds of its messages.
  */
 #include "apps/media/soft.h"
 #include "apps/run_int.h"
@@ -162,6 +162,13 @@ static int count_kind(const pictures *l, int32_t n, bool sounds)
     for (int32_t i = 0; i < n; i++)
         found += is_sound(&l->at[i]) == sounds;
     return found;
+}
+
+/* "picture 2": what a text says of one of the list. Returns the length. */
+static int says_number(char out[32], const pictures *l, int32_t k)
+{
+    const picture *p = &l->at[k];
+    return snprintf(out, 32, "%s %d", kind_of(p), count_kind(l, k + 1, is_sound(p)));
 }
 
 /* "picture", "sound" or, where there are both, "file". */
@@ -452,10 +459,8 @@ static json_t *text_part(const chat *c, json_t *words)
     size_t n = json_string_length(words);
     for (int32_t i = 0; i < c->n_spoken && spoken; i++) {
         const picture_name *x = &c->spoken[i];
-        const picture *p = &c->pictures.at[x->number];
         char says[32];
-        int len = snprintf(says, sizeof says, "%s %d", kind_of(p),
-                           count_kind(&c->pictures, x->number + 1, is_sound(p)));
+        int len = says_number(says, &c->pictures, x->number);
         const char *text = json_string_value(words);
         /* The text may be another one. */
         if (x->from_end <= n && !strncmp(text + (n - x->from_end), says, (size_t)len))
@@ -551,18 +556,24 @@ static json_t *saved_part(const chat *c, const json_t *part)
     return out;
 }
 
-/* A part that is no picture, without what holds at work alone. */
-static json_t *plain_part(json_t *part)
+/* A part that is no picture. to: numbers of pictures in the file. */
+static json_t *saved_words(json_t *part, const int32_t *to)
 {
-    if (!json_object_get(part, "spoken"))
+    json_t *place, *spoken = json_object_get(part, "spoken");
+    size_t i;
+    if (!spoken)
         return json_incref(part);
-    json_t *out = json_copy(part);
-    json_object_del(out, "spoken");
+    json_t *out = json_deep_copy(part);
+    json_array_foreach(json_object_get(out, "spoken"), i, place)
+    {
+        json_t *number = json_array_get(place, 1);
+        json_integer_set(number, to[json_integer_value(number)]);
+    }
     return out;
 }
 
 /* The message with its pictures as they are saved; itself where it has none. */
-static json_t *saved_message(const chat *c, json_t *m)
+static json_t *saved_message(const chat *c, json_t *m, const int32_t *to)
 {
     size_t k;
     json_t *part, *parts, *content = json_object_get(m, "content");
@@ -570,8 +581,8 @@ static json_t *saved_message(const chat *c, json_t *m)
         return json_incref(m);
     json_t *out = json_copy(m);
     bool ok = (parts = json_array()) && out;
-    json_array_foreach(content, k, part) ok &=
-        !json_array_append_new(parts, number_of(part) < 0 ? plain_part(part) : saved_part(c, part));
+    json_array_foreach(content, k, part) ok &= !json_array_append_new(
+        parts, number_of(part) < 0 ? saved_words(part, to) : saved_part(c, part));
     if (!ok || json_object_set(out, "content", parts)) {
         json_decref(out);
         out = NULL;
@@ -584,11 +595,16 @@ json_t *chat_saved(const chat *c)
 {
     size_t i;
     json_t *m, *all = json_array();
-    bool ok = all;
+    bool ok = all, used[PICTURES_MAX] = {false};
+    int32_t to[PICTURES_MAX] = {0}, n = 0;
+    mark_used(c->messages, used);
+    for (i = 0; i < PICTURES_MAX; i++)
+        to[i] = used[i] ? n++ : 0;
     if (c->system)
         ok &= !json_array_append_new(
             all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
-    json_array_foreach(c->messages, i, m) ok &= !json_array_append_new(all, saved_message(c, m));
+    json_array_foreach(c->messages, i, m) ok &=
+        !json_array_append_new(all, saved_message(c, m, to));
     if (!ok)
         json_decref(all);
     return ok ? all : NULL;
@@ -637,10 +653,44 @@ static bool is_picture_part(const json_t *part)
     return is_one;
 }
 
+/* A text part of a file. Of what it says of its message's pictures, l->at[first] and after it,
+ * holds what is so: the text may have been changed since. */
+static json_t *loaded_words(json_t *part, const pictures *l, int32_t first)
+{
+    json_t *place, *spoken = json_object_get(part, "spoken"), *text = json_object_get(part, "text");
+    size_t i, end = 0;
+    if (!spoken)
+        return json_incref(part);
+    json_t *out = json_copy(part), *kept = json_array();
+    json_array_foreach(spoken, i, place)
+    {
+        const json_t *at = json_array_get(place, 0), *number = json_array_get(place, 1);
+        json_int_t a = json_is_integer(at) ? json_integer_value(at) : -1,
+                   k = json_is_integer(number) ? json_integer_value(number) : -1;
+        char says[32];
+        if (a < (json_int_t)end || a >= (json_int_t)json_string_length(text) || k < first ||
+            k >= l->n || json_array_size(kept) == PICTURES_MAX)
+            continue;
+        size_t n = (size_t)says_number(says, l, (int32_t)k);
+        const char *words = json_string_value(text) + a;
+        if (strncmp(words, says, n) != 0 || isdigit((unsigned char)words[n]))
+            continue;
+        end = (size_t)a + n;
+        json_array_append_new(kept, json_pack("[I, I]", a, k));
+    }
+    if (json_array_size(kept))
+        json_object_set(out, "spoken", kept);
+    else
+        json_object_del(out, "spoken");
+    json_decref(kept);
+    return out;
+}
+
 status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,
                          err *e)
 {
     size_t k;
+    int32_t first = to->n;
     json_t *part, *content = json_object_get(m, "content"), *parts;
     status st = OK;
     *out = NULL;
@@ -654,7 +704,7 @@ status chat_load_message(const chat *c, json_t *m, pictures *to, const char *wha
     json_array_foreach(content, k, part)
     {
         if (!is_picture_part(part)) {
-            ok &= !json_array_append_new(parts, plain_part(part));
+            ok &= !json_array_append_new(parts, loaded_words(part, to, first));
             continue;
         }
         if ((st = load_part(part, to, what, e)) || (st = check_takes(c, &to->at[to->n - 1], e)))

@@ -271,6 +271,9 @@ TEST(cli_conversation_with_pictures)
     terminal_expect(&t, "saved ");
     terminal_type(&t, "/undo\r");
     terminal_expect(&t, "took back");
+    snprintf(line, sizeof line, "/image '%s'\r", picture);
+    terminal_type(&t, line); /* the second again */
+    terminal_expect(&t, "[picture 2: my dot.png, 1x1, ");
     terminal_type(&t, "/quit\r");
     CHECK_EQ(terminal_close(&t), 0);
     CHECK_OK(file_read_all(saved, 1 << 20, &kept, &n, &e), e);
@@ -291,40 +294,117 @@ TEST(cli_conversation_with_pictures)
     run(1, "a picture, and toy sees none", ARGS(RUN, "--mmproj", "none", "--messages", saved, "a"));
 }
 
-/* "picture 2" is picture 1 once the turn of the first is gone. */
+/* "picture 2" is picture 1 once the turn of the first is gone, in a loaded conversation too. */
 TEST(cli_names_of_pictures_after_a_drop)
 {
     char state[600], picture[600], line[1400], saved[600], *kept;
     const char *text = write_seeing();
     size_t n;
-    terminal t;
     err e = {0};
     snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
     snprintf(saved, sizeof saved, "%s", test_temp("saved.json"));
     snprintf(picture, sizeof picture, "%s", copy_dot("dot.png"));
-    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "-i"));
-    terminal_expect(&t, ">>> ");
-    for (int i = 1; i <= 2; i++) {
-        snprintf(line, sizeof line, "%s: is %s, as I said of picture 2, red?\r",
-                 i > 1 ? "And" : "So", picture);
-        terminal_type(&t, line);
-        snprintf(line, sizeof line, "[picture %d: dot.png, 1x1, ", i);
-        terminal_expect(&t, line);
-        terminal_expect(&t, "answer 2 tokens");
+    for (int loads = 0; loads < 2; loads++) {
+        terminal t;
+        terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "-i"));
         terminal_expect(&t, ">>> ");
+        for (int i = 1; i <= 2; i++) {
+            snprintf(line, sizeof line, "%s: is %s, as I said of picture 2, red?\r",
+                     i > 1 ? "And" : "So", picture);
+            terminal_type(&t, line);
+            snprintf(line, sizeof line, "[picture %d: dot.png, 1x1, ", i);
+            terminal_expect(&t, line);
+            terminal_expect(&t, "answer 2 tokens");
+            terminal_expect(&t, ">>> ");
+        }
+        if (loads) {
+            snprintf(line, sizeof line, "/save %s\r", saved);
+            terminal_type(&t, line);
+            terminal_expect(&t, "saved ");
+            terminal_type(&t, "/quit\r");
+            CHECK_EQ(terminal_close(&t), 0);
+            terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "-i"));
+            terminal_expect(&t, ">>> ");
+            snprintf(line, sizeof line, "/load %s\r", saved);
+            terminal_type(&t, line);
+            terminal_expect(&t, "loaded 4 messages");
+        }
+        terminal_type(&t, "/drop 1\r");
+        terminal_expect(&t, "1 of the oldest turns is dropped");
+        snprintf(line, sizeof line, "/save %s\r", saved);
+        terminal_type(&t, line);
+        terminal_expect(&t, "saved ");
+        terminal_type(&t, "/quit\r");
+        CHECK_EQ(terminal_close(&t), 0);
+        CHECK_OK(file_read_all(saved, 1 << 20, &kept, &n, &e), e);
+        CHECK_MSG(strstr(kept, "And: is picture 1, as I said of picture 2, red?") &&
+                      !strstr(kept, "So: is"),
+                  "%s", kept);
+        mem_free(kept);
     }
+}
+
+/* What a file says of its texts' words is believed where it is so. */
+TEST(cli_run_checks_what_texts_say_of_pictures)
+{
+    static const char *const spoken[] = {"[[0,0]]",
+                                         "[[0,0],[0,0]]",
+                                         "[[-1,0]]",
+                                         "[[2,0]]",
+                                         "[[0,1]]",
+                                         "[[0,-1]]",
+                                         "[[9000000000,0]]",
+                                         "[[0,9000000000]]",
+                                         "[[0]]",
+                                         "[[\"0\",0]]",
+                                         "[0]",
+                                         "{}",
+                                         "\"x\"",
+                                         "[[0,0,0]]",
+                                         "[[11,0]]"};
+    const char *text = write_seeing(), *file = test_temp("talk.json");
+    char *bytes;
+    size_t n;
+    str uri = {0};
+    err e = {0};
+    CHECK_OK(file_read_all(copy_dot("dot.png"), 1 << 20, &bytes, &n, &e), e);
+    base64_put(&uri, bytes, n);
+    for (size_t i = 0; i < sizeof spoken / sizeof *spoken; i++)
+        for (int says = 0; says < 3; says++) {
+            static const char *const words[] = {"picture 1", "picture 12", "pic"};
+            str talk = {0};
+            str_printf(&talk,
+                       "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
+                       "\"data:;base64,%s\"},{\"type\":\"text\",\"text\":\"%s\",\"spoken\":%s}]},"
+                       "{\"role\":\"assistant\",\"content\":\"yes\"}]",
+                       uri.at, words[says], spoken[i]);
+            CHECK_OK(file_replace(file, false, talk.at, talk.n, &e), e);
+            str_free(&talk);
+            run(0, "[prompt ", ARGS(RUN, "--messages", file, "and ./this.png?"));
+        }
+    /* A text that says so of another message's picture, which then goes. */
+    str talk = {0};
+    terminal t;
+    char line[600];
+    str_printf(&talk,
+               "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
+               "\"data:;base64,%s\"}]},{\"role\":\"assistant\",\"content\":\"a\"},"
+               "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"picture 1\","
+               "\"spoken\":[[0,0]]}]},{\"role\":\"assistant\",\"content\":\"b\"}]",
+               uri.at);
+    CHECK_OK(file_replace(file, false, talk.at, talk.n, &e), e);
+    str_free(&talk);
+    terminal_open(&t, ARGS("TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "-i", "--messages", file));
+    terminal_expect(&t, ">>> ");
     terminal_type(&t, "/drop 1\r");
     terminal_expect(&t, "1 of the oldest turns is dropped");
-    snprintf(line, sizeof line, "/save %s\r", saved);
+    snprintf(line, sizeof line, "/save %s\r", file);
     terminal_type(&t, line);
     terminal_expect(&t, "saved ");
     terminal_type(&t, "/quit\r");
     CHECK_EQ(terminal_close(&t), 0);
-    CHECK_OK(file_read_all(saved, 1 << 20, &kept, &n, &e), e);
-    CHECK_MSG(strstr(kept, "And: is picture 1, as I said of picture 2, red?") &&
-                  !strstr(kept, "So: is") && !strstr(kept, "spoken"),
-              "%s", kept);
-    mem_free(kept);
+    str_free(&uri);
+    mem_free(bytes);
 }
 
 /* ---- Sounds --------------------------------------------------------------------------------- */
