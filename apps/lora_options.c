@@ -1,6 +1,7 @@
 /* lora_options.c - see lora_options.h. */
 #include "apps/lora_options.h"
 
+#include "apps/named.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -38,6 +39,20 @@ status lora_options_apply(const lora_options *o, lora_files *f, carat_model_opti
     mo->loras = f->at;
     mo->n_loras = o->files.n;
     return OK;
+}
+
+status lora_check(const char *model, const char *const *adapter, size_t n, err *e)
+{
+    carat_lora l[LORA_FILES_MAX];
+    carat_model_options mo = {.vocab_only = true, .loras = l, .n_loras = (int32_t)n};
+    carat_model *m = NULL;
+    if (n > LORA_FILES_MAX)
+        return err_set(e, E_ARG, "%zu adapters, at most %d", n, LORA_FILES_MAX);
+    for (size_t i = 0; i < n; i++)
+        l[i] = (carat_lora){.path = adapter[i], .scale = 1};
+    status st = named_open(model, &mo, &m, e);
+    carat_model_close(m);
+    return st;
 }
 
 void lora_files_free(lora_files *f)

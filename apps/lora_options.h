@@ -30,5 +30,7 @@ typedef struct lora_files {
  * that is no number. f is zeroed before; free it after a failure too. */
 status lora_options_apply(const lora_options *o, lora_files *f, carat_model_options *mo, err *e);
 void lora_files_free(lora_files *f);
+/* Do these adapters fit the model? model: its file, NULL: the bundled one. Reads no weights of it. */
+status lora_check(const char *model, const char *const *adapter, size_t n, err *e);
 
 #endif

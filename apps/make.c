@@ -9,6 +9,7 @@
 #include "base/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,6 +46,11 @@ static status take_parts(json_t *root, const char *text, size_t n, const char *n
         if (json_object_get(base, weights[i]))
             json_object_set(root, weights[i], json_object_get(base, weights[i]));
     }
+    json_t *before = json_object_get(base, "adapters"), *more = json_object_get(root, "adapters");
+    if (json_is_array(before) && more)
+        json_array_extend(before, more);
+    if (json_is_array(before))
+        json_object_set(root, "adapters", before);
     json_t *own = json_object_get(root, "parameters"), *old = json_object_get(base, "parameters");
     if (json_is_object(own) && json_is_object(old))
         json_object_update_missing(own, old);
@@ -89,10 +95,51 @@ static status find_weights(json_t *root, err *e)
     return st;
 }
 
+/* Adapters are files beside the Modelfile, or absolute: absolute ones from here on. */
+static status find_adapters(json_t *root, const char *modelfile, err *e)
+{
+    json_t *list = json_object_get(root, "adapters");
+    const char *slash = strrchr(modelfile, '/');
+    int n_dir = slash ? (int)(slash + 1 - modelfile) : 0;
+    status st = OK;
+    json_was_short();
+    for (size_t i = 0; i < json_array_size(list) && !st; i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        char path[4096], *whole = NULL;
+        int n = snprintf(path, sizeof path, "%.*s%s", *name == '/' ? 0 : n_dir, modelfile, name);
+        if (n >= (int)sizeof path)
+            st = err_set(e, E_LIMIT, "%s: its path is too long", name);
+        else if (!(whole = realpath(path, NULL)))
+            st = err_errno(e, "open the adapter", path);
+        else
+            json_array_set_new(list, i, json_string(whole));
+        free(whole);
+    }
+    return !st && json_was_short() ? err_memory(e, "an adapter", 256) : st;
+}
+
+static status check_adapters(const made_model *m, err *e)
+{
+    arena mem = {0};
+    const char **adapter, *path;
+    size_t n;
+    int32_t n_ctx;
+    status st = made_adapters(m, &mem, &adapter, &n, e);
+    if (!st && n && !(st = made_weights(m, &mem, &path, &n_ctx, e)))
+        st = lora_check(path, adapter, n, e);
+    arena_free(&mem);
+    return st;
+}
+
 static status write_made(const char *name, const json_t *root, err *e)
 {
     char *text = json_dumps(root, JSON_COMPACT | JSON_ENCODE_ANY);
-    status st = text ? made_write(name, text, strlen(text), e) : err_memory(e, name, 1);
+    if (!text)
+        return err_memory(e, name, 1);
+    size_t n = strlen(text);
+    status st = check_adapters(&(made_model){.name = name, .text = text, .n = n}, e);
+    if (!st)
+        st = made_write(name, text, n, e);
     mem_free(text);
     return st;
 }
@@ -120,7 +167,8 @@ static int run_create(const command *c, int argc, char **argv)
     status st = check_name(argv[0], &e);
     if (!st && !(st = file_read_all(o.file, MADE_BYTES_MAX, &text, &n_text, &e)) &&
         !(st = modelfile_parse(&root, text, n_text, o.file, &e)) &&
-        !(st = run_check_made(o.file, root, &e)) && !(st = find_weights(root, &e)))
+        !(st = run_check_made(o.file, root, &e)) && !(st = find_adapters(root, o.file, &e)) &&
+        !(st = find_weights(root, &e)))
         st = write_made(argv[0], root, &e);
     if (!st)
         term_note("%s is made of %s: carat run %s", argv[0],
@@ -138,8 +186,9 @@ const command command_create = {
         "Such a model has no weights: it is a name for another one with a system message, "
         "settings\n"
         "and messages, which carat run NAME and requests to carat serve take for what they do not\n"
-        "say. FROM (a model of carat list, a GGUF file, or the word bundled), PARAMETER, SYSTEM,\n"
-        "MESSAGE and LICENSE of ollama's Modelfile are read; TEMPLATE and ADAPTER are refused.",
+        "say. FROM (a model of carat list, a GGUF file, or the word bundled), ADAPTER (a LoRA\n"
+        "adapter, beside the Modelfile), PARAMETER, SYSTEM, MESSAGE and LICENSE of ollama's\n"
+        "Modelfile are read; TEMPLATE is refused.",
     .options = create_table,
     .n_operands_min = 1,
     .n_operands_max = 1,

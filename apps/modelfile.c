@@ -13,7 +13,7 @@
 typedef struct reader {
     const char *at, *end, *what;
     int line;
-    json_t *root, *messages, *settings;
+    json_t *root, *messages, *settings, *adapters;
     err *e;
 } reader;
 
@@ -136,6 +136,18 @@ static status take_message(reader *r)
     return json_array_append_new(r->messages, m) || bad ? no_memory(r) : OK;
 }
 
+static status take_adapter(reader *r)
+{
+    int line = r->line;
+    json_t *v = take_value(r);
+    if (!v)
+        return r->e->status;
+    if (*json_string_value(v))
+        return json_array_append_new(r->adapters, v) ? no_memory(r) : OK;
+    json_decref(v);
+    return fail(r, line, "expected ADAPTER FILE");
+}
+
 static status take_instruction(reader *r)
 {
     static const struct {
@@ -144,7 +156,6 @@ static status take_instruction(reader *r)
                {"SYSTEM", "system", NULL},
                {"LICENSE", "license", NULL},
                {"TEMPLATE", NULL, "TEMPLATE: carat uses the chat format of the model's file"},
-               {"ADAPTER", NULL, "ADAPTER: carat has no adapters"},
                {"RENDERER", NULL, "RENDERER: carat uses the chat format of the model's file"},
                {"PARSER", NULL, "PARSER: carat uses the chat format of the model's file"},
                {"DRAFT", NULL, "DRAFT: --draft of carat run and carat serve chooses drafters"},
@@ -157,6 +168,8 @@ static status take_instruction(reader *r)
         return take_setting(r);
     if (!strcasecmp(word, "MESSAGE"))
         return take_message(r);
+    if (!strcasecmp(word, "ADAPTER"))
+        return take_adapter(r);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcasecmp(word, all[i].word))
             continue;
@@ -166,7 +179,7 @@ static status take_instruction(reader *r)
         return !v ? r->e->status : json_object_set_new(r->root, all[i].key, v) ? no_memory(r) : OK;
     }
     return fail(r, line,
-                "no instruction of a Modelfile: FROM, PARAMETER, SYSTEM, MESSAGE, LICENSE");
+                "no instruction of a Modelfile: FROM, ADAPTER, PARAMETER, SYSTEM, MESSAGE, LICENSE");
 }
 
 status modelfile_parse(json_t **out, const char *text, size_t n, const char *what, err *e)
@@ -181,6 +194,7 @@ status modelfile_parse(json_t **out, const char *text, size_t n, const char *wha
                 .root = json_object(),
                 .messages = json_array(),
                 .settings = json_object(),
+                .adapters = json_array(),
                 .e = e ? e : &own};
     status st = OK;
     *out = NULL;
@@ -209,7 +223,10 @@ status modelfile_parse(json_t **out, const char *text, size_t n, const char *wha
         st = no_memory(&r);
     if (!st && json_object_size(r.settings) && json_object_set(r.root, "parameters", r.settings))
         st = no_memory(&r);
+    if (!st && json_array_size(r.adapters) && json_object_set(r.root, "adapters", r.adapters))
+        st = no_memory(&r);
     json_decref(r.messages);
+    json_decref(r.adapters);
     json_decref(r.settings);
     if (!st && json_was_short())
         st = no_memory(&r);

@@ -244,6 +244,8 @@ static void put_made_lines(const json_t *made)
     size_t i;
     char line[256];
     put_line("made of", json_string_value(json_object_get(made, "from")));
+    json_array_foreach(json_object_get((json_t *)made, "adapters"), i, one)
+        put_line("adapter", json_string_value(one));
     put_line("system", json_string_value(json_object_get(made, "system")));
     json_object_foreach(json_object_get((json_t *)made, "parameters"), key, v)
     {

@@ -107,7 +107,17 @@ status run_take_made(run_options *o, config *f, made_run *m, err *e)
     else
         o->model = file && !stat(file, &sb) ? file : from;
     m->messages = json_object_get(m->root, "messages");
-    return set_all(o, f, m, e);
+    const char **adapter;
+    size_t n;
+    st = made_adapters(found, &m->mem, &adapter, &n, e);
+    for (size_t i = 0; i < n && !st; i++) {
+        if (o->lora.files.n == LORA_FILES_MAX)
+            st = err_set(e, E_ARG, "%s and --lora have more than %d adapters", m->name,
+                         LORA_FILES_MAX);
+        else
+            o->lora.files.at[o->lora.files.n++] = adapter[i];
+    }
+    return st ? st : set_all(o, f, m, e);
 }
 
 status run_check_made(const char *name, json_t *root, err *e)

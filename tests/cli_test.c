@@ -621,7 +621,7 @@ TEST(cli_makes_models_by_modelfiles)
         {"FROM no-such-model", "no model 'no-such-model'"},
         {"FROM /tmp", "a directory"},
         {"FROM bundled\nTEMPLATE {{.}}", ":2: TEMPLATE"},
-        {"FROM bundled\nADAPTER x", ":2: ADAPTER"},
+        {"FROM bundled\nADAPTER", ":2: expected ADAPTER FILE"},
         {"FROM bundled\nHELLO x", ":2: no instruction"},
         {"FROM bundled\nPARAMETER", ":2: expected PARAMETER"},
         {"FROM bundled\nPARAMETER model /etc/passwd", "model: carat has no such setting"},

@@ -1,11 +1,15 @@
 /* lora_server_test.c - adapters of a server: /lora-adapters, and requests that choose their own.
  */
+#include "apps/hub/place.h"
 #include "base/mem.h"
 #include "tests/lora_rig.h"
 #include "tests/server_rig.h"
+#include "tests/spawn.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Posts, and checks the status and a part of the body. */
 static void says(const served *s, const char *path, const char *body, int want, const char *text)
@@ -67,4 +71,141 @@ TEST(lora_of_a_server_by_request_and_by_its_own_scales)
     stop(&s);
     mem_free(base);
     mem_free(path);
+}
+
+/* As clients of vLLM choose one. */
+TEST(lora_is_chosen_by_the_name_of_a_model)
+{
+    static const lora_recipe recipe[] = {{.rank = 4, .alpha = 8, .seed = 5},
+                                         {.rank = 4, .alpha = 8, .seed = 6}};
+    served s;
+    response r;
+    char *base = mem_strdup(toy_model_write(NULL)), *path = mem_strdup(test_temp("style.gguf")),
+         *law = mem_strdup(test_temp("law.gguf")), *named = NULL;
+    char plain[128], with[128], again[128], other[128];
+    str name = {0};
+    lora_rig_adapter(base, path, &recipe[0]);
+    lora_rig_adapter(base, law, &recipe[1]);
+    start_toy(&s, ARGS("--lora", path, "--lora", law, "--lora-init-without-apply"));
+    answer(&s, "", plain);
+    answer(&s, ",\"lora\":[{\"id\":0,\"scale\":1}]", with);
+    answer(&s, ",\"model\":\"style\"", again);
+    answer(&s, ",\"model\":\"law\"", other);
+    CHECK_STR(again, with);
+    CHECK(strcmp(plain, with) && strcmp(other, with) && strcmp(other, plain));
+    answer(&s, ",\"model\":\"style\",\"lora\":[]", again); /* the request says more */
+    CHECK_STR(again, plain);
+    says(&s, "/lora-adapters", "[{\"id\":1,\"scale\":1}]", 200, "true");
+    answer(&s, ",\"model\":\"style\"", again);
+    CHECK_STR(again, with); /* and not both */
+    http_call(&r, &s, "GET", "/v1/models", NULL, NULL);
+    CHECK(r.status == 200 && strstr(r.body.at, "\"id\":\"style\",\"object\":\"model\"") &&
+          strstr(r.body.at, "\"parent\":") && strstr(r.body.at, "\"id\":\"law\""));
+    response_free(&r);
+    http_call(&r, &s, "GET", "/v1/models/law", NULL, NULL);
+    CHECK(r.status == 200 && strstr(r.body.at, "\"parent\":"));
+    response_free(&r);
+    says(&s, "/v1/embeddings", "{\"model\":\"style\",\"input\":\"a\"}", 400, "has an adapter");
+    stop(&s);
+    /* Of several models, none of which is called so. */
+    str_printf(&name, "a=%s", base);
+    named = str_take(&name);
+    const char *second = test_temp("second.gguf");
+    CHECK(!symlink(base, second));
+    served_start(&s, ARGS("-t", "1", "--ctx", "512", "--lora", path, "--lora-init-without-apply",
+                          named, second));
+    says(&s, "/completion", "{\"prompt\":\"a\",\"model\":\"style\"}", 404, "there is no model");
+    says(&s, "/completion", "{\"prompt\":\"a\",\"model\":\"a\",\"n_predict\":1}", 200, "content");
+    answer(&s, ",\"model\":\"style\"", again);
+    CHECK_STR(again, with);
+    answer(&s, ",\"model\":\"a\"", again);
+    CHECK_STR(again, plain);
+    stop(&s);
+    mem_free(base);
+    mem_free(path);
+    mem_free(law);
+    mem_free(named);
+}
+
+static void write_modelfile(const char *path, const char *base, const char *adapter)
+{
+    str text = {0};
+    str_printf(&text, "FROM %s\nADAPTER %s\nPARAMETER temperature 0\n", base, adapter);
+    test_write(path, text.at, text.n);
+    str_free(&text);
+}
+
+/* Modelfiles with ADAPTER: refused for another model, answered in run and in a server, also when it
+ * is made while the server has the model loaded, or when its file is gone. */
+TEST(lora_of_a_model_that_is_made)
+{
+    static const lora_recipe recipe[] = {{.rank = 4, .alpha = 8, .seed = 5},
+                                         {.rank = 4, .alpha = 8, .seed = 6}};
+    served s;
+    char dir[600], base[700], adapter[700], second[700], file[700], wide[700];
+    char plain[128], with[128], late[128], again[128];
+    err e = {0};
+    CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
+    snprintf(base, sizeof base, "%s", toy_model_write(NULL));
+    snprintf(wide, sizeof wide, "%s", toy_model_write(&(toy_model_file){.wide_heads = true}));
+    snprintf(dir, sizeof dir, "%s", test_temp("of:mine"));
+    CHECK_OK(make_dirs(dir, &e), e);
+    snprintf(adapter, sizeof adapter, "%s/style.gguf", dir);
+    snprintf(second, sizeof second, "%s/law.gguf", dir);
+    snprintf(file, sizeof file, "%s/Modelfile", dir);
+    lora_rig_adapter(base, adapter, &recipe[0]);
+    lora_rig_adapter(base, second, &recipe[1]);
+    /* Beside the Modelfile; of another model; not there; nothing named. */
+    write_modelfile(file, wide, "style.gguf");
+    spawn_check(2, NULL, "style.gguf", ARGS("create", "bad", "-f", file));
+    write_modelfile(file, base, "none.gguf");
+    spawn_check(1, NULL, "none.gguf", ARGS("create", "bad", "-f", file));
+    write_modelfile(file, base, base);
+    spawn_check(2, NULL, "adapter", ARGS("create", "bad", "-f", file));
+    write_modelfile(file, base, "");
+    spawn_check(2, NULL, "expected ADAPTER FILE", ARGS("create", "bad", "-f", file));
+    write_modelfile(file, base, "style.gguf");
+    spawn_check(0, NULL, "style is made of", ARGS("create", "style", "-f", file));
+    spawn_check(0, "style.gguf", NULL, ARGS("show", "style"));
+    /* A server. The base is served without. */
+    served_start(&s, ARGS("-t", "1", "--ctx", "512", base));
+    answer(&s, ",\"model\":\"x\"", plain);
+    answer(&s, ",\"model\":\"style\"", with);
+    answer(&s, ",\"model\":\"x\"", again);
+    CHECK(strcmp(plain, with));
+    CHECK_STR(plain, again);
+    answer(&s, ",\"model\":\"style\",\"lora\":[]", again);
+    CHECK_STR(plain, again);
+    /* Another is made meanwhile, of the first: both count. */
+    write_modelfile(file, "style", second);
+    spawn_check(0, NULL, "late is made of", ARGS("create", "late", "-f", file));
+    answer(&s, ",\"model\":\"late\"", late);
+    CHECK(strcmp(late, with) && strcmp(late, plain));
+    answer(&s, ",\"model\":\"style\"", again);
+    CHECK_STR(with, again);
+    answer(&s, ",\"model\":\"x\"", again);
+    CHECK_STR(plain, again);
+    says(&s, "/api/show", "{\"model\":\"late\"}", 200, "ADAPTER ");
+    says(&s, "/api/create", "{\"model\":\"b\",\"from\":\"late\",\"adapters\":{\"a\":\"sha256:0\"}}", 400,
+         "carat create");
+    says(&s, "/api/create", "{\"model\":\"copy\",\"from\":\"late\",\"stream\":false}", 200, "success");
+    answer(&s, ",\"model\":\"copy\"", again);
+    CHECK_STR(late, again);
+    says(&s, "/v1/embeddings", "{\"model\":\"late\",\"input\":\"a\"}", 400, "has an adapter");
+    /* A file that has gone or is another one: a sentence, and the others answer. */
+    write_modelfile(file, base, second);
+    spawn_check(0, NULL, "gone is made of", ARGS("create", "gone", "-f", file));
+    stop(&s);
+    lora_rig_adapter(wide, second, &recipe[1]);
+    served_start(&s, ARGS("-t", "1", "--ctx", "512", base));
+    says(&s, "/completion", "{\"model\":\"gone\",\"prompt\":\"a\",\"n_predict\":1}", 500, "law.gguf");
+    answer(&s, ",\"model\":\"style\"", again);
+    CHECK_STR(with, again);
+    CHECK(!unlink(second));
+    says(&s, "/completion", "{\"model\":\"gone\",\"prompt\":\"a\",\"n_predict\":1}", 500, "law.gguf");
+    answer(&s, ",\"model\":\"x\"", again);
+    CHECK_STR(plain, again);
+    stop(&s);
+    spawn_check(1, NULL, "law.gguf", ARGS("run", "gone", "hi"));
+    spawn_check(0, NULL, "", ARGS("run", "style", "-n", "2", "-q", "hi"));
 }

@@ -229,6 +229,35 @@ status made_weights(const made_model *m, arena *mem, const char **path, int32_t 
     return st;
 }
 
+status made_adapters(const made_model *m, arena *mem, const char ***path, size_t *n, err *e)
+{
+    json_t *root;
+    status st = json_parse(&root, m->text, m->n, m->name, e);
+    *path = NULL;
+    *n = 0;
+    if (st)
+        return st;
+    const json_t *list = json_object_get(root, "adapters");
+    size_t count = json_array_size(list);
+    const char **all = arena_array(mem, count + 1, sizeof *all);
+    bool good = (!list || json_is_array(list)) && count <= MADE_ADAPTERS_MAX;
+    for (size_t i = 0; i < count && good && all; i++) {
+        const char *one = json_string_value(json_array_get(list, i));
+        good = one && *one;
+        if (good && !(all[i] = arena_strndup(mem, one, strlen(one))))
+            all = NULL;
+    }
+    json_decref(root);
+    if (!all)
+        return err_memory(e, m->name, count);
+    if (!good)
+        return err_set(e, E_FORMAT, "%s: its adapters are no list of at most %d files", m->name,
+                       MADE_ADAPTERS_MAX);
+    *path = all;
+    *n = count;
+    return OK;
+}
+
 status made_write(const char *name, const char *text, size_t n, err *e)
 {
     arena mem = {0};

@@ -1,8 +1,8 @@
 /* made.h - models that are made of others: a second name, with a system message, settings and
  * messages of their own. They have no weights.
  *
- *     STORE/made/NAME.json    {"from", "file" or "bundled", "system", "messages", "parameters",
- *                              "license"}
+ *     STORE/made/NAME.json    {"from", "file" or "bundled", "adapters", "system", "messages",
+ *                              "parameters", "license"}
  *
  * A '/' of the name is a '%' in the file's name. Files appear and are replaced by rename. What is
  * in one is for the caller to check: the store holds texts here. Any thread and any process may
@@ -14,7 +14,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 
-enum { MADE_BYTES_MAX = 1 << 20, MADE_MAX = 4096 };
+enum { MADE_BYTES_MAX = 1 << 20, MADE_MAX = 4096, MADE_ADAPTERS_MAX = 16 };
 
 typedef struct made_model {
     const char *name;
@@ -38,6 +38,8 @@ bool made_name_valid(const char *name);
  * the context that it asks for (num_ctx), 0: none. E_FORMAT: it does not say what it is made of;
  * E_ARG: that is not here. */
 status made_weights(const made_model *m, arena *mem, const char **path, int32_t *n_ctx, err *e);
+/* Its adapters (LoRA), as files: *path, of mem, [*n]. E_FORMAT: they are no list of names. */
+status made_adapters(const made_model *m, arena *mem, const char ***path, size_t *n, err *e);
 /* Is this a setting that such a model may have? Those of a Modelfile's PARAMETER that change
  * answers. */
 bool made_setting(const char *name);

@@ -6,6 +6,7 @@
 
 #include "apps/server/dialects/embed_form.h"
 #include "apps/server/answers/vectors.h"
+#include "apps/server/models/loras.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -77,7 +78,7 @@ static bool embed_all(work *w, problem *p)
     double asked_ms = clock_ms();
     bool stated;
     x->keep_ms = w->rq.keep_ms;
-    if (!exchange_pick(x, w->rq.model, p))
+    if (!exchange_pick(x, w->rq.model, p) || !loras_refuse(x, w->rq.model, p))
         return false;
     double load_ms = clock_ms() - asked_ms;
     if (!embed_read(&w->rq, x->m->info.n_vocab, x->m->info.n_embd, p) || !find_prompt(w, p))

@@ -6,6 +6,7 @@
 
 #include "apps/server/dialects/rank_form.h"
 #include "apps/server/answers/vectors.h"
+#include "apps/server/models/loras.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -137,7 +138,7 @@ static bool rank_all(rank_work *w, problem *p)
     exchange *x = w->x;
     bool embeds;
     x->keep_ms = w->rq.keep_ms;
-    if (!exchange_pick(x, w->rq.model, p))
+    if (!exchange_pick(x, w->rq.model, p) || !loras_refuse(x, w->rq.model, p))
         return false;
     bool ranks = carat_model_ranks(x->m->model);
     carat_pooling pooling = carat_model_pooling(x->m->model, &embeds);

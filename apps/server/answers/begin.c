@@ -15,6 +15,15 @@ static bool is_harmless(const char *name)
     return false;
 }
 
+static bool check_adapters(const jtree *list, problem *p)
+{
+    bool good = !list || list->count <= MADE_ADAPTERS_MAX;
+    for (const jtree *v = list ? list->first : NULL; v && good; v = v->next)
+        good = jtree_is(v, JTREE_STRING) && v->n && strlen(v->s) == v->n;
+    return good || problem_set(p, 400, "adapters", "'adapters' is no list of at most %d files",
+                               MADE_ADAPTERS_MAX);
+}
+
 /* Settings about loading are the server's business, and are kept without effect, as in a request.
  */
 static bool check_settings(const jtree *v, problem *p)
@@ -58,7 +67,8 @@ bool beginning_check(beginning *b, const jtree *body, problem *p)
     if (!field_text(p, body, "from", &b->from) || !field_text(p, body, "system", &system) ||
         !field_kind(p, body, "messages", JTREE_ARRAY, &b->messages) ||
         !field_kind(p, body, "parameters", JTREE_OBJECT, &b->settings) ||
-        !check_settings(b->settings, p) || !check_messages(b->messages, p))
+        !field_kind(p, body, "adapters", JTREE_ARRAY, &b->adapters) ||
+        !check_adapters(b->adapters, p) || !check_settings(b->settings, p) || !check_messages(b->messages, p))
         return false;
     const jtree *text = jtree_get(body, "system");
     if (text && strlen(text->s) != text->n)

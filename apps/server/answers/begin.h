@@ -13,6 +13,7 @@ typedef struct beginning {
     const char *system;    /* or NULL */
     const jtree *messages; /* an array of {"role", "content"} in front of the request's, or NULL */
     const jtree *settings; /* as ollama's `options`, or NULL */
+    const jtree *adapters; /* an array of files, or NULL */
     const char *license;   /* or NULL */
     const jtree *body;     /* all of it */
     int64_t when_s;

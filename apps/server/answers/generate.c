@@ -9,6 +9,7 @@
 
 #include "apps/server/models/api_ollama_info.h"
 #include "apps/server/models/info.h"
+#include "apps/server/models/loras.h"
 #include "apps/server/dialects/jsonw.h"
 #include "apps/server/answers/stored.h"
 #include "base/clock.h"
@@ -431,7 +432,7 @@ static bool read_fields(stream *st, problem *p)
     request own = {0};
     request_limits lim = st->x->m->limits;
     bool ok = beginning_limits(&st->made, &own, &lim, p) && request_read(&st->rq, &lim, p) &&
-              beginning_set(&st->rq, &own, p);
+              beginning_set(&st->rq, &own, p) && loras_choose(&st->rq, &st->made, st->x->m, p);
     request_free(&own);
     return ok;
 }
@@ -454,6 +455,18 @@ static pick_state read_request(stream *st, int timeout_ms, problem *p)
     pick_state picked = exchange_pick_within(x, name, timeout_ms, p);
     if (picked != PICK_DONE || st->read)
         return picked;
+    const char *lacking = loras_lacking(&st->made, x->m);
+    if (lacking) { /* it was made since the model was loaded */
+        if (!loras_may_load(&st->made, x->m, lacking, p))
+            return PICK_FAILED;
+        if (st->again)
+            problem_set(p, 503, "model", "the adapter %.300s could not be loaded", lacking);
+        if (st->again)
+            return PICK_FAILED;
+        st->again = true;
+        catalog_again(x->s->catalog, x);
+        return read_request(st, timeout_ms, p);
+    }
     st->load_ms = clock_ms() - st->asked_ms;
     if (!take_history(st, p) || !take_references(st, p) || !read_fields(st, p))
         return PICK_FAILED;

@@ -38,6 +38,7 @@ struct stream {
     double last_ms, asked_ms, load_ms;
     recording *kept; /* the stream outlives its connection; NULL: it does not */
     bool over;
+    bool again; /* its model was loaded again, for an adapter */
     bool loading;          /* the client gets pings before there is an answer */
     bool read;             /* the request's fields are */
     shortening *shortened; /* NULL: the prompts are as the client sent them */

@@ -75,7 +75,7 @@ static bool refuse_parts(const jtree *body, problem *p)
     } parts[] = {
         {"template", "the chat format is that of the model's file"},
         {"files", "carat takes no files over HTTP: serve a GGUF file with `carat serve NAME=FILE`"},
-        {"adapters", "carat has no adapters"},
+        {"adapters", "carat takes no files over HTTP: `carat create` reads ADAPTER of a Modelfile"},
         {"quantize", "`carat quantize` writes a file of another format"},
         {"modelfile", "send its parts: from, system, parameters, messages"},
         {"path", "send the parts of the Modelfile: from, system, parameters, messages"},
@@ -141,6 +141,8 @@ static void put_model(const exchange *x, const beginning *b, const beginning *ba
         json_text(o, "system", system);
     if (messages)
         json_tree(o, "messages", messages);
+    if (base->adapters)
+        json_tree(o, "adapters", base->adapters);
     put_settings(b->settings, base->settings, o);
     if (license)
         json_text(o, "license", license);

@@ -133,6 +133,15 @@ static pick_state take(offer *o, exchange *x)
     return PICK_DONE;
 }
 
+static void start_waiting(catalog *c, offer *o, exchange *x)
+{
+    x->waits = true;
+    x->n_failed = o->n_failed;
+    o->n_waiting++;
+    c->n_waiting++;
+    get_in_line(c, o);
+}
+
 static void stop_waiting(catalog *c, exchange *x)
 {
     if (!x->waits)
@@ -202,11 +211,7 @@ static pick_state begin(catalog *c, offer *o, exchange *x, problem *p)
         p->retry_s = 2;
         return PICK_FAILED;
     }
-    x->waits = true;
-    x->n_failed = o->n_failed;
-    o->n_waiting++;
-    c->n_waiting++;
-    get_in_line(c, o);
+    start_waiting(c, o, x);
     return PICK_WAITS;
 }
 
@@ -263,6 +268,18 @@ pick_state catalog_wait(catalog *c, exchange *x, int timeout_ms, problem *p)
         stop_waiting(c, x);
     pthread_mutex_unlock(&c->lock);
     return st;
+}
+
+void catalog_again(catalog *c, exchange *x)
+{
+    offer *o = x->wanted;
+    pthread_mutex_lock(&c->lock);
+    o->n_refs--; /* as x held it, it is the one that is loaded */
+    o->leaving = true;
+    x->m = NULL;
+    start_waiting(c, o, x);
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
 }
 
 void catalog_release(catalog *c, exchange *x)
@@ -359,7 +376,8 @@ const char *offer_source_name(offer_source s)
 {
     static const char *const names[] = {
         [OFFER_BUNDLED] = "bundled", [OFFER_NAMED] = "preset", [OFFER_DIRECTORY] = "models_dir",
-        [OFFER_STORED] = "cache",    [OFFER_CACHED] = "cache", [OFFER_MADE] = "preset"};
+        [OFFER_STORED] = "cache",    [OFFER_CACHED] = "cache", [OFFER_MADE] = "preset",
+        [OFFER_ADAPTER] = "preset"};
     return names[s];
 }
 

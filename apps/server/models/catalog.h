@@ -47,6 +47,9 @@ pick_state catalog_pick(catalog *c, const char *name, struct exchange *x, proble
 /* Goes on with a pick that waits, for timeout_ms at most (< 0: no limit). Ends when the client
  * leaves. */
 pick_state catalog_wait(catalog *c, struct exchange *x, int timeout_ms, problem *p);
+/* Gives the reference back because the model is to be loaded again, with what is on the disk now,
+ * once it is not in use, and gets in line for it. */
+void catalog_again(catalog *c, struct exchange *x);
 /* Gives reference or place in line back. x->keep_ms: the model stays so long after it. */
 void catalog_release(catalog *c, struct exchange *x);
 
@@ -78,12 +81,14 @@ typedef enum offer_source {
     OFFER_DIRECTORY,
     OFFER_STORED, /* carat's own store, from which it may be removed */
     OFFER_CACHED, /* the cache of Python's client */
-    OFFER_MADE    /* of another model (apps/hub/made.h) */
+    OFFER_MADE,   /* of another model (apps/hub/made.h) */
+    OFFER_ADAPTER /* of --lora, beside its model */
 } offer_source;
 
 /* An offer at the time of the call. Strings belong to the catalog. */
 typedef struct offer_view {
     const char *name, *path; /* path: NULL for the bundled model */
+    const char *parent;      /* of an adapter: the name of its model; else NULL */
     offer_state state;
     offer_source source;
     double used_ms, until_ms; /* clock_ms: of its last request; when it is unloaded, 0: not */

@@ -1,6 +1,8 @@
 /* info.c - health, models, properties, slots, metrics, tokens. */
 #include "apps/server/models/info.h"
 
+#include "apps/server/models/loras.h"
+
 #include "apps/hub/made.h"
 #include "apps/server/answers/begin.h"
 #include "apps/server/answers/generate.h"
@@ -48,6 +50,8 @@ static void put_model(const offer_view *v, const char *id, str *o)
     json_text(o, "object", "model");
     json_int(o, "created", 0);
     json_text(o, "owned_by", "carat");
+    if (v->parent) /* as vLLM has it */
+        json_text(o, "parent", v->parent);
     json_open(o, "status", '{');
     json_text(o, "value", offer_state_name(v->state));
     if (*v->failure) {
@@ -189,6 +193,7 @@ void handle_models(exchange *x)
     arena mem = {0};
     offer_view *own = catalog_list(x->s->catalog, &n);
     const offer_view *list = own ? with_made(x, own, &n, &mem) : NULL;
+    list = list ? loras_add_views(x, list, &n, &mem) : NULL;
     const offer_view *v = all || !list ? NULL : view_named(x, list, n, name);
     if (!list)
         problem_set(&p, 503, "", "no memory for the list of models");

@@ -1,10 +1,179 @@
-/* loras.c - /lora-adapters: a model's adapters and the scales of answers that name none, as
- * llama-server has it. */
-#include "apps/server/models/info.h"
+/* loras.c - see loras.h; and /lora-adapters: a model's adapters and the scales of answers that name
+ * none, as llama-server has it. */
+#include "apps/server/models/loras.h"
 
+#include "apps/hub/made.h"
 #include "apps/server/answers/token_rules.h"
 #include "apps/server/dialects/jsonw.h"
+#include "apps/server/models/info.h"
 #include "apps/server/models/served.h"
+
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+/* ---- Of made models ---- */
+
+static bool same_weights(const char *a, const char *b)
+{
+    struct stat x, y;
+    return a && b ? !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino
+                  : a == b;
+}
+
+static bool has_file(const lora_files *f, int32_t n, const char *path)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (!strcmp(f->at[i].path, path))
+            return true;
+    return false;
+}
+
+int32_t loras_of_made(server *s, const char *weights, lora_files *f, int32_t n, arena *mem)
+{
+    const made_model *made;
+    size_t n_made = 0;
+    err e = {0};
+    if (made_list(mem, &made, &n_made, &e))
+        log_line(s, "adapters of made models: %s", e.text);
+    for (size_t i = 0; i < n_made; i++) {
+        const char **adapter, *path;
+        size_t n_own;
+        int32_t n_ctx;
+        if (made_adapters(&made[i], mem, &adapter, &n_own, NULL) || !n_own ||
+            made_weights(&made[i], mem, &path, &n_ctx, NULL) || !same_weights(path, weights))
+            continue;
+        for (size_t k = 0; k < n_own; k++) {
+            e = (err){0};
+            if (has_file(f, n, adapter[k]))
+                continue;
+            if (n == LORA_FILES_MAX)
+                err_set(&e, E_LIMIT, "a model has at most %d adapters", LORA_FILES_MAX);
+            else
+                lora_check(weights, &adapter[k], 1, &e);
+            if (e.status)
+                log_line(s, "%s goes without its adapter %s: %s", made[i].name, adapter[k], e.text);
+            else
+                f->at[n++] = (carat_lora){.path = adapter[k], .scale = 0};
+        }
+    }
+    return n;
+}
+
+/* The number of the adapter of this file; -1: it is not loaded. */
+static int32_t number_of(const served *m, const char *path)
+{
+    carat_lora_info l;
+    for (int32_t i = 0; carat_lora_at(m->model, i, &l); i++)
+        if (!strcmp(l.path, path))
+            return i;
+    return -1;
+}
+
+const char *loras_lacking(const beginning *b, const served *m)
+{
+    for (const jtree *v = b->adapters ? b->adapters->first : NULL; v; v = v->next)
+        if (number_of(m, v->s) < 0)
+            return v->s;
+    return NULL;
+}
+
+bool loras_may_load(const beginning *b, const served *m, const char *lacking, problem *p)
+{
+    carat_lora_info l;
+    err e = {0};
+    if (carat_lora_at(m->model, LORA_FILES_MAX - 1, &l))
+        err_set(&e, E_LIMIT, "the model has %d adapters already, as many as may be", LORA_FILES_MAX);
+    else
+        lora_check(m->path, &lacking, 1, &e);
+    return !e.status || problem_set(p, 500, "model", "the adapter %.300s of \"%.100s\": %.400s",
+                                    lacking, b->name, e.text);
+}
+
+/* ---- Of requests ---- */
+
+/* The adapter of --lora of this name; -1: none. */
+static int32_t named(const served *m, const char *name)
+{
+    carat_lora_info l;
+    for (int32_t i = 0; i < m->s->o->lora.files.n && carat_lora_at(m->model, i, &l); i++)
+        if (!strcmp(l.name, name))
+            return i;
+    return -1;
+}
+
+bool loras_has(const served *m, const char *name)
+{
+    return named(m, name) >= 0;
+}
+
+bool loras_choose(request *rq, const beginning *b, const served *m, problem *p)
+{
+    carat_lora_info l;
+    int32_t n = 0, id = b->name || catalog_own_name(m->s->catalog, rq->model) ? -1
+                                                                             : named(m, rq->model);
+    if (rq->lora || (!b->adapters && id < 0))
+        return true;
+    lora_wish *w = arena_array(&rq->mem, LORA_FILES_MAX, sizeof *w);
+    if (!w)
+        return problem_set(p, 503, "", "no memory for a list of adapters");
+    if (id >= 0)
+        w[n++] = (lora_wish){.id = id, .scale = 1};
+    for (int32_t i = 0; b->adapters && i < LORA_FILES_MAX && carat_lora_at(m->model, i, &l); i++)
+        w[n++] = (lora_wish){.id = i, .scale = l.scale};
+    for (const jtree *v = b->adapters ? b->adapters->first : NULL; v; v = v->next)
+        w[number_of(m, v->s)].scale = 1; /* all are loaded */
+    rq->lora = w;
+    rq->n_loras = n;
+    return true;
+}
+
+bool loras_refuse(exchange *x, const char *name, problem *p)
+{
+    beginning b = {0};
+    bool ok = exchange_begin(x, name, &b, p);
+    if (ok && (b.adapters || (!b.name && !catalog_own_name(x->s->catalog, name) && loras_has(x->m, name))))
+        ok = problem_set(p, 400, "model",
+                         "\"%.100s\" has an adapter, and this path computes without adapters", name);
+    beginning_free(&b);
+    return ok;
+}
+
+offer_view *loras_add_views(exchange *x, const offer_view *list, int32_t *n, arena *mem)
+{
+    catalog *c = x->s->catalog;
+    served *loaded[PASSES_MAX];
+    int32_t n_loaded = catalog_hold(c, loaded), n_all = *n;
+    offer_view *all =
+        arena_array(mem, (size_t)n_all + (size_t)n_loaded * LORA_FILES_MAX + 1, sizeof *all);
+    if (all)
+        memcpy(all, list, (size_t)n_all * sizeof *all);
+    for (int32_t k = 0; k < n_loaded && all; k++) {
+        const char *base = catalog_own_name(c, catalog_name(loaded[k]));
+        const offer_view *of = NULL;
+        carat_lora_info l;
+        for (int32_t i = 0; i < *n && base && !of; i++)
+            of = strcmp(list[i].name, base) ? NULL : &list[i];
+        for (int32_t i = 0; of && i < x->s->o->lora.files.n && carat_lora_at(loaded[k]->model, i, &l);
+             i++) {
+            bool taken = false;
+            for (int32_t j = 0; j < n_all; j++)
+                taken |= !strcasecmp(all[j].name, l.name);
+            const char *name = taken ? NULL : arena_strndup(mem, l.name, strlen(l.name));
+            if (!name)
+                continue; /* a model is meant, or the same adapter of another model */
+            all[n_all] = *of;
+            all[n_all].source = OFFER_ADAPTER;
+            all[n_all].parent = of->name;
+            all[n_all++].name = name;
+        }
+    }
+    catalog_drop(c, loaded, n_loaded);
+    *n = n_all;
+    return all;
+}
+
+/* ---- /lora-adapters ---- */
 
 static void put_loras(exchange *x)
 {

@@ -7,6 +7,8 @@
  */
 #include "apps/server/models/catalog_int.h"
 
+#include "apps/server/models/loras.h"
+
 #include "apps/hub/alias.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/made.h"
@@ -393,10 +395,20 @@ offer *offers_find_known(catalog *c, const char *name)
     return find_known(c, name, &other);
 }
 
+/* By an adapter of --lora that is loaded. */
+static offer *find_adapted(const catalog *c, const char *name)
+{
+    offer *o = c->first;
+    while (o && !(o->state == OFFER_LOADED && loras_has(o->m, name)))
+        o = o->next;
+    return o;
+}
+
 offer *offers_find(catalog *c, const char *name)
 {
     bool other;
     offer *o = find_known(c, name, &other);
+    o = o ? o : find_adapted(c, name);
     return !o && c->leads && !other ? c->first : o;
 }
 

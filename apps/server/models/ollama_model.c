@@ -201,6 +201,8 @@ static void put_modelfile(const ollama_model *about, const beginning *made, str 
 {
     str file = {0};
     str_printf(&file, "FROM %s\n", made->name ? made->from : about->name);
+    for (const jtree *v = made->adapters ? made->adapters->first : NULL; v; v = v->next)
+        str_printf(&file, "ADAPTER %s\n", v->s);
     if (made->system)
         put_quoted(&file, "SYSTEM", made->system);
     beginning_put_settings(made, "PARAMETER ", &file);

@@ -5,6 +5,7 @@
 #include "apps/named.h"
 #include "apps/pool_options.h"
 #include "apps/server/answers/live.h"
+#include "apps/server/models/loras.h"
 #include "apps/term.h"
 #include "base/mem.h"
 
@@ -252,11 +253,14 @@ static status load(served *m, const served_ask *ask, err *e)
     mo.planned = before_weights; /* instead of that of device_options_apply */
     mo.planned_user = &l;
     lora_files loras = {0};
+    arena mem = {0}; /* of names of adapters */
     status st = lora_options_apply(&o->lora, &loras, &mo, e);
-    if (!st && ask->scorer)
-        mo.n_loras = 0;
+    if (!st)
+        mo.n_loras =
+            ask->scorer ? 0 : loras_of_made(m->s, ask->path, &loras, mo.n_loras, &mem);
     st = st ? st : named_open(ask->path, &mo, &m->model, e);
     lora_files_free(&loras);
+    arena_free(&mem);
     if (!strcmp(o->log, "text"))
         term_progress_clear();
     if (st)
@@ -282,6 +286,7 @@ status served_open(served **out, server *s, const served_ask *ask, err *e)
         return err_memory(e, "a model", sizeof *m);
     m->s = s;
     m->ask = ask;
+    m->path = ask->path;
     pthread_rwlock_init(&m->batch_lock, NULL);
     status st = load(m, ask, e);
     m->ask = NULL;

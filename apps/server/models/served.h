@@ -18,6 +18,7 @@ typedef struct served {
     struct offer *offer;          /* of which it is the loaded model */
     const struct served_ask *ask; /* while it is being loaded; else NULL */
     carat_model *model;
+    const char *path; /* NULL: the bundled model */
     carat_model_info info;
     answer_model names;
     request_limits limits;
