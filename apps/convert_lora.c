@@ -147,6 +147,7 @@ static status shape_of_file(lora_job *j, const char *path, err *e)
     if (!(j->shape = mem_alloc(s->family->shape_bytes)))
         return err_memory(e, path, s->family->shape_bytes);
     memcpy(j->shape, s, s->family->shape_bytes);
+    j->shape->n_vocab = j->core.n_vocab; /* which files do not say by a key */
     j->shape->tied = !tensor_find(&j->core.file.tensors, "output.weight");
     return OK;
 }

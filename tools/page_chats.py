@@ -48,6 +48,7 @@ def features(page):
     content = seen[-1]["messages"][-1]["content"]
     want("File notes.txt:\n`````\nthree ``` ticks and ```` four\n`````\n" in content and "H\u00e9llo" in content, "what was sent of files: " + content)
     want(p.locator(".msg.user details.chip").count() == 2, "chips of a sent message")
+    p.wait_for_selector(".msg:last-child .md em")  # drawn: it scrolls no more
     p.locator(".msg.user details.chip summary").first.click()
     want("three ```" in p.inner_text(".msg.user details.chip pre"), "a chip does not open")
     p.locator(".sign").nth(1).click()
