@@ -616,7 +616,9 @@ status chat_answer(chat *c, err *e)
     if (c->out.broken && !st)
         st = err_set(e, E_IO, "stdout: cannot write the answer");
     bool any = c->out.content.n || json_array_size(c->out.calls);
-    c->kept = any && !c->out.broken && !keep_answer(c, st ? NULL : e);
+    /* A file or a pipe has a reader, who did not get the answer; a terminal has been closed. */
+    bool lost = c->out.broken && !term_is_tty(stdout);
+    c->kept = any && !lost && !keep_answer(c, st ? NULL : e);
     if (c->kept)
         chat_keep(c);
     if (!st && !c->quiet && c->out.format == ANSWER_TEXT) {

@@ -7,8 +7,10 @@
 #include "base/map.h"
 #include "base/mem.h"
 
+#include <errno.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char *put_file(const char *name, const char *bytes, size_t n)
@@ -245,6 +247,23 @@ static int run_in_state(const char *out, const char *const *args)
     int code = r.code;
     spawned_free(&r);
     return code;
+}
+
+/* In the middle of an answer: nobody reads the rest, and what was said is kept. */
+TEST(run_keeps_a_conversation_whose_terminal_closes)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
+    terminal t;
+    int how;
+    converse(&t, NULL, ARGS("run", "-m", m, "--seed", "1", "-c", "131072", "--ignore-eog"));
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "first words\r");
+    terminal_expect_answer(&t);
+    close(t.fd);
+    while (waitpid(t.pid, &how, 0) < 0 && errno == EINTR)
+        ;
+    str_free(&t.seen);
+    CHECK_EQ(run_in_state("first words", ARGS("history")), 0);
 }
 
 TEST(run_keeps_conversations_and_resumes_them)
