@@ -416,16 +416,17 @@ define fuzz_also
 $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: FUZZ_OBJ += $(call obj,$(2))
 $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: $(call obj,$(2))
 endef
-SAMPLING = engine/sample_check.c engine/sampling_settings.c
+SAMPLING = engine/sampling_settings.c
 # The reader of requests needs no connection, model or thread.
-$(eval $(call fuzz_also,request,$(patsubst %,apps/server/dialects/%.c,request fields sampling forms known unread tools tool_kinds \
-    jsonw parts answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
-    apps/media/pictures.c $(call src,image sound) \
+$(eval $(call fuzz_also,request,$(patsubst %,apps/server/dialects/%.c,request fields sampling forms known tools tool_kinds \
+    parts answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
+    apps/jsonw.c apps/media/pictures.c $(call src,image sound) \
     $(SAMPLING) engine/compress_parse.c))
 $(foreach f,png jpeg webp,$(eval $(call fuzz_also,$(f),$(call src,image))))
 $(eval $(call fuzz_also,sound,$(call src,sound)))
 $(foreach f,png jpeg webp sound request,$(BUILD)/fuzz_$(f) $(BUILD)/fuzz_$(f).linked): LIBS += $(CODECS)
-$(eval $(call fuzz_also,headers,apps/server/http/headers.c))
+$(eval $(call fuzz_also,headers,$(patsubst %,apps/server/%.c,http/head dialects/fields dialects/sampling) \
+    $(SAMPLING) engine/compress_parse.c))
 $(eval $(call fuzz_also,multipart,apps/server/http/multipart.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,http/head http/routes dialects/fields dialects/sampling) \
     $(SAMPLING) engine/compress_parse.c))
@@ -437,13 +438,13 @@ $(eval $(call fuzz_also,table,tests/table_file.c $(MODELS)))
 $(eval $(call fuzz_also,lora,tests/table_file.c $(MODELS)))
 $(eval $(call fuzz_also,draft_load,$(MODELS)))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.c apps/convert_fields.c \
-    apps/convert_families.c engine/sampling_settings.c \
+    apps/convert_families.c $(SAMPLING) \
     $(MODELS)))
-$(eval $(call fuzz_also,hub,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,hub,$(SAMPLING) $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
-$(eval $(call fuzz_also,mcp,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub apps/mcp))))
+$(eval $(call fuzz_also,mcp,$(SAMPLING) $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub apps/mcp))))
 $(BUILD)/fuzz_mcp $(BUILD)/fuzz_mcp.linked: LIBS += -lcurl
-$(eval $(call fuzz_also,cache,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,cache,$(SAMPLING) $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c $(SAMPLING)))
 $(eval $(call fuzz_also,conversations,apps/conversations.c apps/state_dir.c))

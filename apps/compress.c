@@ -1,9 +1,9 @@
 /* compress.c - see compress.h. */
 #include "apps/compress.h"
 
+#include "apps/jsonw.h"
 #include "apps/named.h"
 #include "apps/term.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/show.h"
 
@@ -147,51 +147,50 @@ void compress_show(FILE *f, const carat_compressed *x)
     }
 }
 
-static json_t *spans_json(const carat_compressed_text *x)
-{
-    json_t *list = json_array();
-    for (int32_t i = 0; i < x->n_spans && list; i++)
-        json_array_append_new(list, json_pack("[I, I]", (json_int_t)x->span[i].at,
-                                              (json_int_t)(x->span[i].at + x->span[i].n)));
-    return list;
-}
-
-static json_t *text_json(const compression_report *t, int32_t prompt,
-                         const carat_compressed_text *x)
+static void put_text(str *o, const compression_report *t, int32_t prompt,
+                     const carat_compressed_text *x)
 {
     bool mapped = t->origin && x->message < t->n_origin;
     int32_t message = mapped ? t->origin[x->message] : x->message;
-    json_t *o = json_pack("{s:i, s:I, s:I, s:I, s:o}", t->prompts ? "prompt" : "message",
-                          t->prompts ? (int)prompt : (int)message, "bytes", (json_int_t)x->n_text,
-                          "tokens", (json_int_t)x->n_tokens, "kept_tokens", (json_int_t)x->n_kept,
-                          "kept", spans_json(x));
-    if (o && x->part >= 0)
-        json_object_set_new(o, "part", json_integer(x->part));
-    return o;
+    json_open(o, NULL, '{');
+    json_int(o, t->prompts ? "prompt" : "message", t->prompts ? prompt : message);
+    json_int(o, "bytes", (int64_t)x->n_text);
+    json_int(o, "tokens", x->n_tokens);
+    json_int(o, "kept_tokens", x->n_kept);
+    json_open(o, "kept", '[');
+    for (int32_t i = 0; i < x->n_spans; i++) {
+        json_open(o, NULL, '[');
+        json_int(o, NULL, (int64_t)x->span[i].at);
+        json_int(o, NULL, (int64_t)(x->span[i].at + x->span[i].n));
+        json_close(o, ']');
+    }
+    json_close(o, ']');
+    if (x->part >= 0)
+        json_int(o, "part", x->part);
+    json_close(o, '}');
 }
 
 void compress_put_json(str *out, const compression_report *t)
 {
-    json_int_t before = 0, after = 0;
+    int64_t before = 0, after = 0;
     const char *why = NULL;
-    json_init();
-    json_was_short(); /* forgets what others lacked */
-    json_t *texts = json_array();
     for (int32_t i = 0; i < t->n; i++) {
         before += t->at[i].n_original;
         after += t->at[i].n_kept;
         why = !t->at[i].n && !why ? t->at[i].why : why;
-        for (int32_t k = 0; k < t->at[i].n; k++)
-            json_array_append_new(texts, text_json(t, i, &t->at[i].at[k]));
     }
-    json_t *o =
-        json_pack("{s:I, s:I, s:s*, s:f, s:s*, s:o}", "original_tokens", before, "kept_tokens",
-                  after, "scorer", t->scorer, "ms", t->ms, "why", why, "texts", texts);
-    char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(o);
-    if (text && !json_was_short())
-        str_puts(out, text);
-    else
-        out->bad = true;
-    mem_free_hook(text);
+    json_open(out, NULL, '{');
+    json_int(out, "original_tokens", before);
+    json_int(out, "kept_tokens", after);
+    if (t->scorer)
+        json_text(out, "scorer", t->scorer);
+    json_number(out, "ms", t->ms);
+    if (why)
+        json_text(out, "why", why);
+    json_open(out, "texts", '[');
+    for (int32_t i = 0; i < t->n; i++)
+        for (int32_t k = 0; k < t->at[i].n; k++)
+            put_text(out, t, i, &t->at[i].at[k]);
+    json_close(out, ']');
+    json_close(out, '}');
 }

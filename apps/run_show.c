@@ -3,6 +3,7 @@
  * stdout gets the answer: its text and its tool calls. In a one-shot run a call is one line of
  * JSON. Thoughts, progress and speeds go to stderr.
  */
+#include "apps/jsonw.h"
 #include "apps/run_int.h"
 #include "base/mem.h"
 #include "base/show.h"
@@ -63,17 +64,28 @@ static bool print_json_line(answer *a, const char *json, size_t n)
     return ok;
 }
 
-/* Prints a call as one line of JSON, with the arguments as the model wrote them. */
-static bool print_call(answer *a, const carat_event *ev, const char *before, const char *after)
+/* A call as the model wrote its arguments: a JSON parser would round large numbers. Open: the caller
+ * closes it. */
+static void open_call(str *out, const char *key, const char *name, const char *arguments, size_t n)
 {
-    json_t *name = json_string(ev->name);
-    char *text = name ? json_dumps(name, JSON_ENCODE_ANY) : NULL;
+    json_open(out, key, '{');
+    json_text(out, "name", name);
+    json_key(out, "arguments");
+    str_put(out, arguments, n);
+}
+
+/* Prints a call as one line of JSON, or as an event. */
+static bool print_call(answer *a, const carat_event *ev, bool event)
+{
     str line = {0};
-    json_decref(name);
-    str_printf(&line, "%s{\"name\":%s,\"arguments\":", before, text ? text : "\"\"");
-    str_put(&line, ev->text, ev->n_text);
-    str_printf(&line, "}%s", after);
-    free(text);
+    if (event) {
+        json_open(&line, NULL, '{');
+        json_text(&line, "event", "tool_call");
+    }
+    open_call(&line, event ? "call" : NULL, ev->name, ev->text, ev->n_text);
+    json_close(&line, '}');
+    if (event)
+        json_close(&line, '}');
     bool ok = !line.bad && print_json_line(a, line.at, line.n);
     str_free(&line);
     return ok;
@@ -102,7 +114,7 @@ static bool show_json(answer *a, const carat_event *ev)
                                         ev->kind == CARAT_EV_CONTENT ? "content" : "reasoning",
                                         "text", text_json(ev)));
     case CARAT_EV_TOOL_CALL:
-        return print_call(a, ev, "{\"event\":\"tool_call\",\"call\":", "}");
+        return print_call(a, ev, true);
     case CARAT_EV_PROMPT_TOKEN: /* these two are not asked for */
     case CARAT_EV_CALL_PART:
         return true;
@@ -161,7 +173,7 @@ static void show_call(answer *a, const carat_event *ev)
     }
     a->any_output = true;
     if (!a->interactive) {
-        print_call(a, ev, "", "");
+        print_call(a, ev, false);
         return;
     }
     term_set(stdout, TERM_CYAN);
@@ -265,37 +277,19 @@ status answer_keep_calls(answer *a, const char *const *results, err *e)
     return OK;
 }
 
-static void put_string(str *out, const char *name, const json_t *text)
-{
-    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
-    str_printf(out, "%s%s", name, quoted ? quoted : "");
-    out->bad |= !quoted;
-    free(quoted);
-}
-
-static void put_text(str *out, const char *name, const str *text)
-{
-    json_t *v = json_stringn(str_text(text), text->n);
-    put_string(out, name, v);
-    json_decref(v);
-}
-
-/* The arguments stand as the model wrote them: a JSON parser would round large numbers. */
-static void put_calls(str *out, const json_t *calls, bool *any)
+static void put_calls(str *out, const json_t *calls)
 {
     size_t i;
     json_t *call;
     json_array_foreach(calls, i, call)
     {
-        json_t *arguments = json_object_get(call, "arguments"),
-               *result = json_object_get(call, "result");
-        put_string(out, *any ? ",{\"name\":" : "{\"name\":", json_object_get(call, "name"));
-        str_puts(out, ",\"arguments\":");
-        str_put(out, json_string_value(arguments), json_string_length(arguments));
+        const json_t *arguments = json_object_get(call, "arguments"),
+                     *result = json_object_get(call, "result");
+        open_call(out, NULL, json_string_value(json_object_get(call, "name")),
+                  json_string_value(arguments), json_string_length(arguments));
         if (result)
-            put_string(out, ",\"result\":", result);
-        str_putc(out, '}');
-        *any = true;
+            json_text_n(out, "result", json_string_value(result), json_string_length(result));
+        json_close(out, '}');
     }
 }
 
@@ -308,60 +302,67 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
                            const char *model, const compression_report *shortened, err *e)
 {
     str out = {0};
-    json_t *name = json_string(model);
-    bool any = false;
     carat_pool_info pool;
-    name = name ? name : json_string("");
-    put_string(&out, "{\"model\":", name);
-    json_decref(name);
-    put_text(&out, ",\"answer\":", &a->content);
-    put_text(&out, ",\"thinking\":", &a->reasoning);
-    str_puts(&out, ",\"calls\":[");
-    put_calls(&out, a->run_calls, &any);
-    put_calls(&out, a->calls, &any);
-    str_printf(&out, "],\"finish\":\"%s\"", carat_finish_name(a->finish));
-    str_printf(&out,
-               ",\"usage\":{\"prompt_tokens\":%lld,\"reused_tokens\":%lld,\"answer_tokens\":%lld,"
-               "\"context_tokens\":%lld,\"context_size\":%d",
-               (long long)t->n_prompt, (long long)t->n_reused, (long long)t->n_generated,
-               (long long)carat_session_n_past(s), carat_session_n_ctx(s));
+    json_open(&out, NULL, '{');
+    json_text(&out, "model", model ? model : "");
+    json_text_n(&out, "answer", str_text(&a->content), a->content.n);
+    json_text_n(&out, "thinking", str_text(&a->reasoning), a->reasoning.n);
+    json_open(&out, "calls", '[');
+    put_calls(&out, a->run_calls);
+    put_calls(&out, a->calls);
+    json_close(&out, ']');
+    json_text(&out, "finish", carat_finish_name(a->finish));
+    json_open(&out, "usage", '{');
+    json_int(&out, "prompt_tokens", t->n_prompt);
+    json_int(&out, "reused_tokens", t->n_reused);
+    json_int(&out, "answer_tokens", t->n_generated);
+    json_int(&out, "context_tokens", carat_session_n_past(s));
+    json_int(&out, "context_size", carat_session_n_ctx(s));
     if (shortened) {
-        str_puts(&out, ",\"compression\":");
+        json_key(&out, "compression");
         compress_put_json(&out, shortened);
     }
-    str_putc(&out, '}');
+    json_close(&out, '}');
     carat_session_get_pool(s, &pool);
-    if (pool.on)
-        str_printf(&out,
-                   ",\"pool\":{\"tokens\":%d,\"policy\":\"%s\",\"lossy\":%s,\"away_tokens\":%lld,"
-                   "\"host_bytes\":%llu}",
-                   pool.n_tokens, pool.policy, pool.lossy ? "true" : "false",
-                   (long long)pool.n_paged_out, (unsigned long long)pool.host_bytes);
-    str_printf(&out,
-               ",\"timings\":{\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,\"answer_ms\":%.3f,"
-               "\"answer_per_second\":%.3f",
-               t->prefill_ms, per_second(t->n_prompt - t->n_reused, t->prefill_ms), t->decode_ms,
-               per_second(t->n_generated - 1, t->decode_ms));
-    if (t->n_rounds)
-        str_printf(&out, ",\"drafted\":%lld,\"accepted\":%lld,\"rounds\":%lld",
-                   (long long)t->n_drafted, (long long)t->n_accepted, (long long)t->n_rounds);
-    if (t->sparse)
-        str_printf(&out, ",\"sparse\":\"%s:%g\",\"attention_density\":%.4f", t->sparse,
-                   (double)t->sparse_value,
-                   t->n_tiles ? (double)t->n_tiles_kept / (double)t->n_tiles : 1);
-    else if (t->sparse_auto)
-        str_puts(&out, ",\"sparse\":\"off\"");
+    if (pool.on) {
+        json_open(&out, "pool", '{');
+        json_int(&out, "tokens", pool.n_tokens);
+        json_text(&out, "policy", pool.policy);
+        json_bool(&out, "lossy", pool.lossy);
+        json_int(&out, "away_tokens", pool.n_paged_out);
+        json_int(&out, "host_bytes", (int64_t)pool.host_bytes);
+        json_close(&out, '}');
+    }
+    json_open(&out, "timings", '{');
+    json_fixed(&out, "prompt_ms", t->prefill_ms, 3);
+    json_fixed(&out, "prompt_per_second", per_second(t->n_prompt - t->n_reused, t->prefill_ms), 3);
+    json_fixed(&out, "answer_ms", t->decode_ms, 3);
+    json_fixed(&out, "answer_per_second", per_second(t->n_generated - 1, t->decode_ms), 3);
+    if (t->n_rounds) {
+        json_int(&out, "drafted", t->n_drafted);
+        json_int(&out, "accepted", t->n_accepted);
+        json_int(&out, "rounds", t->n_rounds);
+    }
+    if (t->sparse) {
+        json_key(&out, "sparse");
+        str_printf(&out, "\"%s:%g\"", t->sparse, (double)t->sparse_value);
+        json_fixed(&out, "attention_density",
+                   t->n_tiles ? (double)t->n_tiles_kept / (double)t->n_tiles : 1, 4);
+    } else if (t->sparse_auto) {
+        json_text(&out, "sparse", "off");
+    }
     if (t->sparse && t->dropped_p99 >= 0)
-        str_printf(&out, ",\"dropped_p99\":%.4f", t->dropped_p99);
-    if (t->offloaded_experts)
-        str_printf(&out,
-                   ",\"expert_hits\":%llu,\"expert_misses\":%llu,\"expert_bytes\":%llu,"
-                   "\"expert_wait_ms\":%.3f",
-                   (unsigned long long)t->n_expert_hits, (unsigned long long)t->n_expert_misses,
-                   (unsigned long long)t->expert_bytes, t->expert_wait_ms);
+        json_fixed(&out, "dropped_p99", t->dropped_p99, 4);
+    if (t->offloaded_experts) {
+        json_int(&out, "expert_hits", (int64_t)t->n_expert_hits);
+        json_int(&out, "expert_misses", (int64_t)t->n_expert_misses);
+        json_int(&out, "expert_bytes", (int64_t)t->expert_bytes);
+        json_fixed(&out, "expert_wait_ms", t->expert_wait_ms, 3);
+    }
     if (t->n_expert_cpu)
-        str_printf(&out, ",\"expert_cpu\":%llu", (unsigned long long)t->n_expert_cpu);
-    str_puts(&out, "}}");
+        json_int(&out, "expert_cpu", (int64_t)t->n_expert_cpu);
+    json_close(&out, '}');
+    json_close(&out, '}');
     status st = out.bad || !print_json_line(a, out.at, out.n)
                     ? err_memory(e, "the answer as JSON", out.n)
                     : OK;

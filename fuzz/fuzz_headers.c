@@ -1,7 +1,7 @@
 /* fuzz_headers.c - values of the headers Accept-Encoding and If-None-Match. They end in yes or no.
  */
 #include "fuzz/fuzz.h"
-#include "apps/server/http/headers.h"
+#include "apps/server/http/head.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* page_server_test.c - the chat page as the server sends it. tools/page_check.py uses it in a
  * browser. */
-#include "apps/server/http/headers.h"
+#include "apps/server/http/head.h"
 #include "apps/server/http/page.h"
 #include "tests/server_rig.h"
 

@@ -2,7 +2,7 @@
 #ifndef TESTS_TALK_JSON_H
 #define TESTS_TALK_JSON_H
 
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "text/talk.h"
 
 static inline void talk_json_text(str *o, const char *key, talk_text t)

@@ -11,7 +11,7 @@
 #include "apps/mcp/mcp.h"
 #include "apps/server/answers/generate.h"
 #include "apps/server/answers/live.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/http/head.h"
 
 #include <stdlib.h>

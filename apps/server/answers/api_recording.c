@@ -2,7 +2,7 @@
 #include "apps/server/answers/api_recording.h"
 
 #include "apps/server/answers/recording.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/request.h"
 
 #include <stdlib.h>

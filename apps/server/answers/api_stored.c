@@ -1,7 +1,7 @@
 /* api_stored.c - see api_stored.h. */
 #include "apps/server/answers/api_stored.h"
 
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/answers/recording.h"
 #include "apps/server/answers/stored.h"
 

@@ -7,7 +7,7 @@
 #include "apps/server/answers/api_transcribe.h"
 
 #include "apps/server/answers/generate.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/http/multipart.h"
 #include "base/base64.h"
 #include "base/mem.h"

@@ -10,7 +10,7 @@
 #include "apps/server/models/api_ollama_info.h"
 #include "apps/server/models/info.h"
 #include "apps/server/models/loras.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/answers/stored.h"
 #include "base/clock.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* stored.c - see stored.h. */
 #include "apps/server/answers/stored.h"
 
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/clock.h"
 #include "base/mem.h"
 

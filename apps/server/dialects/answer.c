@@ -1,7 +1,7 @@
 /* answer.c - see answer.h. */
 #include "apps/server/dialects/answer.h"
 
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/tool_kinds.h"
 #include "base/clock.h"
 #include "base/mem.h"

@@ -1,6 +1,6 @@
 /* api_chat.c - POST /v1/chat/completions: its requests, answers and streams. */
 #include "apps/server/dialects/answer.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/parts.h"
 #include "apps/server/dialects/tool_kinds.h"
 

@@ -4,7 +4,7 @@
  * n answers, in order. There are no chat format, reasoning and tools.
  */
 #include "apps/server/dialects/answer.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/parts.h"
 #include "base/utf8.h"
 

@@ -5,7 +5,7 @@
  * generate.c turns the parts of a gap into one prompt.
  */
 #include "apps/server/dialects/answer.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/utf8.h"
 
 #include <string.h>

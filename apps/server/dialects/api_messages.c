@@ -4,7 +4,7 @@
  * role tool before the user's text of the same message; thinking becomes the thought of its turn.
  */
 #include "apps/server/dialects/answer.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/parts.h"
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
  * its id.
  */
 #include "apps/server/dialects/answer.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/parts.h"
 #include "base/clock.h"
 

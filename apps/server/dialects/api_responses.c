@@ -6,7 +6,7 @@
  * (tool_kinds.h); these are whole from the beginning.
  */
 #include "apps/server/dialects/answer.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/tool_kinds.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* embed_form.c - see embed_form.h. */
 #include "apps/server/dialects/embed_form.h"
 
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/base64.h"
 
 #include <math.h>

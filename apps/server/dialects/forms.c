@@ -9,7 +9,7 @@
  * All become rq->format and rq->schema, the source of one grammar. A second form in a request is
  * refused.
  */
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/request.h"
 
 #include <string.h>

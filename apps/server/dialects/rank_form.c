@@ -1,7 +1,7 @@
 /* rank_form.c - see rank_form.h. */
 #include "apps/server/dialects/rank_form.h"
 
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/mem.h"
 
 #include <stdlib.h>

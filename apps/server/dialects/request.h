@@ -351,7 +351,7 @@ bool read_tools(request *rq, tools_shape shape, problem *p);
 const tool_form *request_tool(const request *rq, const char *name);
 /* Records that a part of the request has no effect. */
 void leave_out(request *rq, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Records the members of the body that no parser has read (unread.c). */
+/* Records the members of the body that no parser has read (known.c). */
 void say_unread(request *rq);
 /* The item of /v1/responses that an item_reference of the input names; another item itself. NULL:
  * there is none. */

@@ -9,7 +9,7 @@
  * anthropic shape, because their clients always send them; the log and the answer say so. In the
  * nested shape they are refused.
  */
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/tool_kinds.h"
 #include "base/show.h"
 

@@ -1,5 +1,6 @@
 /* head.h - what the head of a request says: how long its body is, for which host and from which
- * page it comes, with which key. All of it comes from outside. Nothing here knows a connection.
+ * page it comes, with which key, which codings its client takes. All of it comes from outside.
+ * Nothing here knows a connection.
  */
 #ifndef APPS_SERVER_HEAD_H
 #define APPS_SERVER_HEAD_H
@@ -28,6 +29,10 @@ bool origin_is_listed(const char *list, const char *origin); /* --cors; NULL: no
 bool key_is(const char *key, const char *given);             /* in constant time */
 /* Decodes %XX in place; returns the length. %00 stays as it is. */
 size_t url_unescape(char *text);
+/* The value of Accept-Encoding (NULL: there is none) accepts gzip. */
+bool accepts_gzip(const char *value);
+/* The value of If-None-Match (NULL: there is none) names the tag, which has quotes. */
+bool names_tag(const char *value, const char *tag);
 /* The end of the header that begins s[0..n), or NULL if it is not complete. */
 const char *header_end(const char *s, size_t n);
 

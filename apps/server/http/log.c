@@ -4,7 +4,7 @@
  * The log never has text of a conversation; a trace has all of it, so its file has mode 0600.
  */
 #include "apps/server/http/exchange.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/clock.h"
 #include "base/map.h"
 #include "base/show.h"

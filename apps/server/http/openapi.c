@@ -3,7 +3,7 @@
 
 #include "apps/embed.h"
 #include "apps/server/dialects/answer.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/request.h"
 #include "apps/server/http/routes.h"
 #include "carat.h"

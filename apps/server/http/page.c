@@ -3,7 +3,7 @@
 
 #include "apps/embed.h"
 #include "apps/server/http/exchange.h"
-#include "apps/server/http/headers.h"
+#include "apps/server/http/head.h"
 #include "apps/server/models/info.h"
 #include "base/hash.h"
 #include "base/sha.h"

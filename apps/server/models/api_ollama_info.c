@@ -3,7 +3,7 @@
 
 #include "apps/hub/made.h"
 #include "apps/named.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/models/ollama_model.h"
 #include "apps/server/http/page.h"
 #include "base/clock.h"

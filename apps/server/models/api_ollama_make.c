@@ -9,7 +9,7 @@
 #include "apps/hub/hub.h"
 #include "apps/hub/made.h"
 #include "apps/server/answers/begin.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 

@@ -8,7 +8,7 @@
 #include "apps/server/models/api_ollama_info.h"
 
 #include "apps/hub/hub.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/answers/live.h"
 #include "base/clock.h"
 #include "base/mem.h"

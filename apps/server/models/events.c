@@ -2,7 +2,7 @@
 #include "apps/server/models/events.h"
 
 #include "apps/server/answers/live.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/clock.h"
 #include "base/mem.h"
 

@@ -7,7 +7,7 @@
 
 #include "apps/fit_report.h"
 #include "apps/server/answers/live.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/models/api_ollama_info.h"
 #include "base/clock.h"
 #include "base/mem.h"

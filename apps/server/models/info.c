@@ -6,7 +6,7 @@
 #include "apps/hub/made.h"
 #include "apps/server/answers/begin.h"
 #include "apps/server/answers/generate.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/parts.h"
 #include "apps/server/models/router.h"
 #include "base/mem.h"

@@ -11,7 +11,7 @@
  */
 #include "apps/server/models/catalog_int.h"
 
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/models/events.h"
 #include "base/clock.h"
 #include "base/mem.h"

@@ -4,7 +4,7 @@
 
 #include "apps/hub/made.h"
 #include "apps/server/answers/token_rules.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/models/info.h"
 #include "apps/server/models/served.h"
 

@@ -2,7 +2,7 @@
 #include "apps/server/models/ollama_model.h"
 
 #include "apps/server/answers/infill.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/sha.h"
 
 #include <math.h>

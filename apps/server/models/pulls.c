@@ -3,7 +3,7 @@
 
 #include "apps/hub/hub.h"
 #include "apps/server/answers/live.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/show.h"

@@ -7,7 +7,7 @@
 
 #include "apps/hub/hub.h"
 #include "apps/hub/made.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/models/api_ollama_info.h"
 #include "apps/server/models/pulls.h"
 #include "base/mem.h"

@@ -8,7 +8,7 @@
 #include "apps/server/models/info.h"
 
 #include "apps/hub/names.h"
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 #include "apps/server/dialects/request.h"
 #include "base/clock.h"
 

@@ -1,5 +1,5 @@
 /* jsonw.c - see jsonw.h. */
-#include "apps/server/dialects/jsonw.h"
+#include "apps/jsonw.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -59,6 +59,12 @@ void json_number(str *o, const char *key, double v)
         str_printf(o, "%.9g", v);
     else
         str_puts(o, "null");
+}
+
+void json_fixed(str *o, const char *key, double v, int digits)
+{
+    json_key(o, key);
+    str_printf(o, "%.*f", digits, v);
 }
 
 void json_sampling(str *o, const carat_sampling *s)

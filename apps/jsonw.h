@@ -11,8 +11,8 @@
  * item of an array, or the whole text. Text must be valid UTF-8. If memory ran out, o->bad is set
  * at the end. No name may be one of jansson's, which is linked, too.
  */
-#ifndef APPS_SERVER_JSONW_H
-#define APPS_SERVER_JSONW_H
+#ifndef APPS_JSONW_H
+#define APPS_JSONW_H
 
 #include "base/str.h"
 #include "text/jtree.h"
@@ -26,6 +26,7 @@ void json_text(str *o, const char *key, const char *text); /* NULL: null */
 void json_text_n(str *o, const char *key, const char *s, size_t n);
 void json_int(str *o, const char *key, int64_t v);
 void json_number(str *o, const char *key, double v); /* not finite: null */
+void json_fixed(str *o, const char *key, double v, int digits); /* v is finite */
 /* Every number of the settings, as a member of its own. */
 void json_sampling(str *o, const carat_sampling *s);
 void json_bool(str *o, const char *key, bool v);
