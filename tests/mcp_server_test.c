@@ -128,8 +128,8 @@ TEST(mcp_server_leaves_out_tools_that_the_model_cannot_be_told_of)
     CHECK(r.status == 200 && !strstr(r.body.at, "left_out")); /* no model was named */
     response_free(&r);
     http_call(&r, &s, "GET", "/mcp/tools?model=toy", NULL, NULL);
-    CHECK(strstr(r.body.at, "\"name\":\"marks\"") &&
-          strstr(strstr(r.body.at, "\"left_out\":\""), "which ends strings"));
+    const char *why = strstr(r.body.at, "\"left_out\":\"");
+    CHECK(strstr(r.body.at, "\"name\":\"marks\"") && why && strstr(why, "which ends strings"));
     response_free(&r);
     CHECK_EQ(chat_with(&s, true, &n), 400);
     CHECK_EQ(n, 1);

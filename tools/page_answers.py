@@ -8,6 +8,7 @@ from page_texts import ATTACKS, HOSTILE, MARKDOWN, MATHS, PARTS, SIZE
 def with_the_model(page):
     p = page.p
     page.shot("1-empty")
+    p.evaluate("settings.temperature = '0'")  # what it says is no chance
     page.say("What is carat?")
     page.until(".cost", 1)
     want("inference" in p.inner_text(".msg.assistant .md"), "the bundled model does not know itself")
@@ -69,6 +70,7 @@ def with_the_model(page):
     # Every number of sampling has a field, with the model's own number in it and a sentence beside a wrong one.
     when(p, "$('params').elements.top_k.placeholder.startsWith('default ')")
     want(p.locator("#sampling input, #more-sampling input").count() == p.evaluate("SAMPLING.length"), "fields of sampling")
+    p.fill("[name=temperature]", "")
     p.fill("[name=temperature]", "300")
     want("0 to 100" in p.inner_text("output[data-for=temperature]"), "a temperature of 300")
     p.fill("[name=top_k]", "1.5")
