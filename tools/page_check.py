@@ -70,6 +70,7 @@ def main():
                 page = Page(browser, url, o.o, **size)
                 run(part, page)
                 want(not page.troubles, f"in the console: {page.troubles}")
+            run(called, Page(browser, url, o.o, **looks["phone-dark"]))
             run(storage, browser, url, o.o)
             run(with_a_key, browser, o.o)
             run(full_for_real, browser, o.o)
