@@ -32,7 +32,7 @@ enum {
 };
 
 typedef struct bench_options {
-    const char *model, *prompt, *gen, *depth, *streams, *pictures, *vs, *isa, *repack;
+    const char *model, *prompt, *gen, *depth, *streams, *pictures, *sounds, *vs, *isa, *repack;
     kv_options kv;
     mmproj_options mmproj;
     lora_options lora;
@@ -74,9 +74,11 @@ static const option table[] = {
     OPT_SPARSE(bench_options),
     OPT_STR(bench_options, pictures, "pictures", 0, "LIST",
             "also measure pictures, of at most so many tokens each: 70 to 1120"),
+    OPT_STR(bench_options, sounds, "sounds", 0, "LIST",
+            "also measure sounds, of so many seconds each: 1 to 30"),
     OPT_STR(bench_options, mmproj.file, "mmproj", 0, "WHAT",
-            "load the vision tower too, which the plan then has: a FILE or auto (default: auto "
-            "with --pictures, else none)"),
+            "load the towers too, which the plan then has: a FILE or auto (default: auto with "
+            "--pictures or --sounds, else none)"),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_DEVICE_AND_CARD(bench_options, CARD_HELP),
     OPT_REPACK(bench_options),
@@ -108,7 +110,8 @@ static const char about[] =
     "for the last token alone, and are counted so.\n"
     "\n"
     "With --pictures, \"picture\" is the time until a new picture's soft tokens are in the\n"
-    "cache, and how much of it the vision tower takes.\n"
+    "cache, and how much of it the vision tower takes; with --sounds, \"sound\" is the same\n"
+    "of a new sound.\n"
     "\n"
     "With --spec, \"spec\" is the decoding test with drafts: a pass verifies them. The\n"
     "table has the time of such a pass over that of a plain token, and the tokens that it\n"
@@ -157,25 +160,30 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
                          err *e)
 {
     int32_t p[BENCH_LIST_MAX], g[BENCH_LIST_MAX], d[BENCH_LIST_MAX], s[BENCH_LIST_MAX];
-    int32_t c[BENCH_LIST_MAX];
-    int n_p, n_g, n_d, n_s = 0, n_c = 0;
+    int32_t c[BENCH_LIST_MAX], h[BENCH_LIST_MAX];
+    int n_p, n_g, n_d, n_s = 0, n_c = 0, n_h = 0;
     status st;
     if ((st = parse_list("prompt", o->prompt, p, &n_p, e)) ||
         (st = parse_list("gen", o->gen, g, &n_g, e)) ||
         (st = parse_list("depth", o->depth, d, &n_d, e)) ||
         (o->streams && (st = parse_list("streams", o->streams, s, &n_s, e))) ||
-        (o->pictures && (st = parse_list("pictures", o->pictures, c, &n_c, e))))
+        (o->pictures && (st = parse_list("pictures", o->pictures, c, &n_c, e))) ||
+        (o->sounds && (st = parse_list("sounds", o->sounds, h, &n_h, e))))
         return st;
     for (int i = 0; i < n_c; i++)
         if (c[i] < 70 || c[i] > 1120)
             return err_set(e, E_ARG, "--pictures=%.60s: expected 70 to 1120 tokens", o->pictures);
+    for (int i = 0; i < n_h; i++)
+        if (h[i] < 1 || h[i] > CARAT_SOUND_PIECE_SECONDS)
+            return err_set(e, E_ARG, "--sounds=%.60s: expected 1 to %d seconds", o->sounds,
+                           CARAT_SOUND_PIECE_SECONDS);
     for (int i = 0; i < n_s; i++)
         if (s[i] < 1 || s[i] > STREAMS_MAX)
             return err_set(e, E_ARG, "--streams=%.60s: expected 1 to %d answers side by side",
                            o->streams, STREAMS_MAX);
     int n_decode = n_g * (1 + n_s) * (o->spec ? 2 : 1); /* plain ones, then those with drafts */
     bench_test *list =
-        mem_calloc((size_t)n_d * (size_t)(n_p + n_decode) + (size_t)n_c, sizeof *list);
+        mem_calloc((size_t)n_d * (size_t)(n_p + n_decode) + (size_t)(n_c + n_h), sizeof *list);
     int n_list = 0;
     int32_t most = 0;
     if (!list)
@@ -204,6 +212,11 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
     for (int i = 0; i < n_c; i++) {
         list[n_list++] = (bench_test){.n_picture = c[i], .n_prompt = c[i]};
         most = c[i] > most ? c[i] : most;
+    }
+    for (int i = 0; i < n_h; i++) {
+        int32_t n_soft = BENCH_SOUND_TOKENS * h[i];
+        list[n_list++] = (bench_test){.n_seconds = h[i], .n_prompt = n_soft};
+        most = n_soft > most ? n_soft : most;
     }
     if (!st && !n_list)
         st = err_set(e, E_ARG, "nothing to measure: --prompt and --gen are both 0");
@@ -370,10 +383,10 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
         bench_print_head(b, stdout);
     term_watch(rig.s);
     for (int i = 0; i < n_tests && !st; i++) {
-        st = tests[i].n_picture   ? bench_run_picture(b, m, rig.s, &tests[i], e)
-             : tests[i].n_streams ? bench_run_streams(b, m, so, &tests[i], e)
-             : tests[i].spec      ? run_spec(b, &rig, &tests[i], e)
-                                  : run_test(b, &rig, &tests[i], e);
+        st = bench_is_medium(&tests[i]) ? bench_run_medium(b, m, rig.s, &tests[i], e)
+             : tests[i].n_streams       ? bench_run_streams(b, m, so, &tests[i], e)
+             : tests[i].spec            ? run_spec(b, &rig, &tests[i], e)
+                                        : run_test(b, &rig, &tests[i], e);
         if (st || (!b->info.on_gpu && (st = raise_ceilings(b, e))))
             break;
         if (!b->json)
@@ -486,7 +499,7 @@ static int run_bench(const command *c, int argc, char **argv)
                       .pool = o.pool,
                       .mmproj = o.mmproj,
                       .lora = o.lora,
-                      .sees = o.mmproj.file || o.pictures};
+                      .sees = o.mmproj.file || o.pictures || o.sounds};
     ro.overcommit = o.overcommit;
     ro.wrap = o.floors ? "time" : NULL;
     double start_ms = clock_ms();

@@ -4,7 +4,7 @@
  *     bench_floors.c  the limits of this machine: memory reads, f32 and int8 arithmetic
  *     bench_streams.c several answers in one batch
  *     bench_spec.c    answers with drafts, whose acceptance may be scripted
- *     bench_picture.c pictures: the tower's pass, and that over its soft tokens
+ *     bench_picture.c pictures and sounds: the tower's pass, and that over its soft tokens
  *     bench_profile.c one test's time per op, beside the least time of the machine
  *     bench_vs.c      another program's time for the same test, through its JSON
  *     bench_report.c  the table and the JSON
@@ -70,9 +70,9 @@ typedef struct bench_test {
     int32_t n_prompt, n_gen, n_depth, n_streams;
     bool spec;
     int32_t n_shared; /* with n_streams: tokens at the start of all prompts */
-    /* Not 0: a picture of at most so many soft tokens, n_prompt in fact; `plain` is the pass over
-     * these alone, without the tower's. */
-    int32_t n_picture;
+    /* Not 0: a picture of at most so many soft tokens, or a sound of so many seconds, n_prompt
+     * tokens in fact; `plain` is the pass over these alone, without the tower's. */
+    int32_t n_picture, n_seconds;
     bench_samples ours, other, plain;
     /* With n_streams: tokens of keys of all answers, and those that several share, while all are
      * under way. */
@@ -85,6 +85,13 @@ typedef struct bench_test {
     int32_t n_ops;
     int64_t ops_ns; /* how long that repetition took */
 } bench_test;
+
+enum { BENCH_SOUND_TOKENS = 25 }; /* of a second, at most */
+
+static inline bool bench_is_medium(const bench_test *t)
+{
+    return t->n_picture || t->n_seconds;
+}
 
 static inline int32_t bench_tokens(const bench_test *t)
 {
@@ -113,9 +120,9 @@ typedef struct bench_setup {
 status bench_run_streams(const bench_setup *b, carat_model *m, const carat_session_options *so,
                          bench_test *t, err *e);
 
-/* A new picture in every repetition, alone in the session. */
-status bench_run_picture(const bench_setup *b, carat_model *m, carat_session *s, bench_test *t,
-                         err *e);
+/* A new picture or sound in every repetition, alone in the session. */
+status bench_run_medium(const bench_setup *b, carat_model *m, carat_session *s, bench_test *t,
+                        err *e);
 
 /* Options of an answer of t; answer: [t->n_gen], of the same prompt without drafts, or NULL. */
 carat_generate_options bench_answer_options(const bench_setup *b, const bench_test *t,

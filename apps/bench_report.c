@@ -53,7 +53,7 @@ static double rate(const bench_test *t, const bench_samples *s)
     return s->n ? bench_tokens(t) / (bench_median_ns(s) * 1e-9) : 0;
 }
 
-/* Of a picture's time, what the passes over its tokens alone do not take. */
+/* Of a picture's or sound's time, what the passes over its tokens alone do not take. */
 static double tower_ms(const bench_test *t)
 {
     return (bench_median_ns(&t->ours) - bench_median_ns(&t->plain)) * 1e-6;
@@ -132,8 +132,8 @@ void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
 {
     double r = rate(t, &t->ours);
     char what[16] = "prefill";
-    if (t->n_picture)
-        snprintf(what, sizeof what, "picture");
+    if (bench_is_medium(t))
+        snprintf(what, sizeof what, t->n_picture ? "picture" : "sound");
     else if (t->n_streams)
         snprintf(what, sizeof what, t->spec ? "spec x %d" : "x %d", t->n_streams);
     else if (t->spec)
@@ -143,7 +143,7 @@ void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
     fprintf(f, "%-8s%6d %7d ", what, bench_tokens(t), t->n_depth);
     print_time(f, bench_median_ns(&t->ours));
     fprintf(f, " %10.2f   ±%4.1f %%", r, 100 * bench_spread(&t->ours));
-    if (t->n_picture) {
+    if (bench_is_medium(t)) {
         fprintf(f, "  of it the tower %.2f ms", tower_ms(t));
     } else if (t->spec) {
         fprintf(f, "  %5.2f of plain, a pass %.2f, %.2f tokens each", r / rate(t, &t->plain),
@@ -267,11 +267,12 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
     put_int(o, "n_depth", (uint64_t)t->n_depth);
     put_int(o, "n_streams", (uint64_t)t->n_streams);
     put_int(o, "n_picture", (uint64_t)t->n_picture);
+    put_int(o, "n_seconds", (uint64_t)t->n_seconds);
     json_object_set_new(o, "spec", json_boolean(t->spec));
     put_samples(o, t, &t->ours);
     double r = rate(t, &t->ours);
     put_table_text(o, "drafter", t->spec ? b->info.drafter : NULL);
-    if (t->n_picture) {
+    if (bench_is_medium(t)) {
         put_real(o, "tower_ms", tower_ms(t));
     } else if (t->spec) {
         json_t *plain = json_object();

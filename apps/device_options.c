@@ -41,7 +41,8 @@ void device_print_plan(FILE *f, const carat_memory_plan *p)
                 "host memory\n",
                 mib(p->vision_bytes), p->device[0].device, mib(p->picture_bytes));
     if (p->audio_bytes)
-        fprintf(f, "  the audio tower, on the CPU: %.1f MiB of host memory\n", mib(p->audio_bytes));
+        fprintf(f, "  the audio tower: %.1f MiB of all on %s\n", mib(p->audio_bytes),
+                p->device[0].device);
     if (device_plan_checkpoints(p, states, sizeof states))
         fprintf(f, "  %s\n", states);
 }

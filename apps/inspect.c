@@ -204,7 +204,7 @@ static void put_plan(const inspect_report *r)
                 {"scratch", p->scratch_bytes, false},
                 {"the scorer of pages", p->scorer_bytes, true},
                 {"the vision tower, at work", p->vision_bytes, true},
-                {"the audio tower, on the CPU", p->audio_bytes, true},
+                {"the audio tower, at work", p->audio_bytes, true},
                 {"pictures and sounds, as rows", p->picture_bytes, true},
                 {"all at work", p->total_bytes, false},
                 {"available now", p->available_bytes, false}};

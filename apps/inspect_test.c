@@ -147,7 +147,7 @@ TEST(inspect_says_what_pictures_cost)
     CHECK(strstr(text, "\nPictures\n  tower gemma4v: 16 layers of width 768, patches of 16"));
     CHECK(strstr(text, "    280           264     2376     1056 x 576"));
     CHECK(!strstr(text, "no plan"));
-    CHECK(strstr(text, "\nSounds\n  tower gemma4a: 12 layers of width 1024, computed on the CPU\n"
+    CHECK(strstr(text, "\nSounds\n  tower gemma4a: 12 layers of width 1024\n"
                        "  750 tokens for the 30 seconds"));
     mem_free(text);
     text = inspect(0, path, "--image", picture, "--json");

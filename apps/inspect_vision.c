@@ -111,8 +111,8 @@ static void put_ears(const inspect_vision *v)
         putchar('\n');
         return;
     }
-    printf("  tower %s: %" PRId32 " layers of width %" PRId32 ", computed on the CPU\n",
-           v->hears->projector, v->ears.n_layer, v->ears.n_embd);
+    printf("  tower %s: %" PRId32 " layers of width %" PRId32 "\n", v->hears->projector,
+           v->ears.n_layer, v->ears.n_embd);
     printf("  %" PRId32 " tokens for the %d seconds that are heard at a time\n", most_tokens(v),
            CARAT_SOUND_PIECE_SECONDS);
 }

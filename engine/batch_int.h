@@ -109,7 +109,7 @@ struct slot {
     const contributor *by; /* of the next pass; NULL: idle */
     pass_want want;
     bool answering;  /* the prompt is computed */
-    bool waits;      /* for rows of pictures, from a tower that runs beside passes */
+    bool waits;      /* for rows of pictures: their tower runs beside passes, or before one */
     bool previewed;  /* the prompt's last rows have chosen the pages, and are computed again */
     bool alone;      /* a pass with its rows failed: they are computed alone, which shows whether it
                         failed because of them */

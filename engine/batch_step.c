@@ -267,13 +267,13 @@ static bool wait_pass(const carat_batch *b, const pass_rows *n)
     return ended;
 }
 
-/* Which prompts wait for towers: for those beside passes, and for those in passes while somebody
- * answers, because a pass with several towers would make a long pause between two tokens. Returns
- * the number of jobs that it had to end. */
-static int32_t ask_towers(carat_batch *b, bool *waits)
+/* Which prompts wait for towers: for those beside passes, and, while somebody answers, for those on
+ * the device of passes, one part of which runs here before a pass. Nobody waits between two tokens
+ * for more than that. *ran: one did. Returns the number of jobs that it had to end. */
+static int32_t ask_towers(carat_batch *b, bool *waits, bool *ran)
 {
     int32_t n_ended = 0;
-    bool answers = false, in_pass = false;
+    bool answers = false, may = true;
     *waits = false;
     for (int32_t i = 0; i < b->n_slots; i++)
         answers |= b->slot[i].job && b->slot[i].answering;
@@ -289,16 +289,15 @@ static int32_t ask_towers(carat_batch *b, bool *waits)
         int64_t left = s->job->pictures - at;
         int64_t n = left < b->layout.rows_max ? left : b->layout.rows_max;
         status st = media_ask(b->m, ids, n, &s->job->asked, &ready, &e);
+        if (!st && ready && answers)
+            st = media_make_one(b->m, ids, n, &may, &ready, &e);
         s->waits = !st && !ready;
-        if (!st && ready && answers && media_in_pass(b->m, ids, n)) {
-            s->waits = in_pass;
-            in_pass = true;
-        }
         *waits |= s->waits;
         n_ended += st != OK;
         if (st)
             end_job(b, s, st, &e);
     }
+    *ran = !may;
     return n_ended;
 }
 
@@ -319,12 +318,12 @@ static void wait_for_tower(carat_batch *b)
 bool batch_pass(carat_batch *b)
 {
     err e = {0};
-    bool waits;
+    bool waits, ran;
     ask_contributors(b);
     int32_t n_ended = admission_plan(b);
-    n_ended += ask_towers(b, &waits);
+    n_ended += ask_towers(b, &waits, &ran);
     pass_rows n = plan_parts(b);
-    if (!n.n_parts && waits)
+    if (!n.n_parts && waits && !ran)
         wait_for_tower(b);
     if (!n.n_parts)
         return waits || n_ended > 0;

@@ -46,11 +46,11 @@ status ears_open(ears *x, const carat_model *m, const carat_model_options *opt, 
     return OK;
 }
 
-status ears_load(ears *x, const carat_model_options *opt, err *e)
+status ears_load(ears *x, device *dev, const carat_model_options *opt, err *e)
 {
     if (!x->has)
         return OK;
-    status st = model_load(&x->tower, x->dev, opt->progress, opt->progress_user, e);
+    status st = model_load(&x->tower, dev, opt->progress, opt->progress_user, e);
     x->loaded = !st;
     return st;
 }
@@ -76,25 +76,15 @@ void ears_close(ears *x)
     *x = (ears){0};
 }
 
-status ears_plan(ears *x, uint64_t *n_bytes, err *e)
+status ears_plan(const ears *x, device *dev, uint64_t *weight_bytes, size_t *room_bytes, err *e)
 {
-    size_t need;
-    status st;
-    *n_bytes = 0;
-    if (!x->has)
-        return OK;
-    if ((st = audio_plan(&x->tower, x->dev, PIECE, &need, e)))
+    audio_memory need = {0};
+    status st = x->has ? audio_plan(&x->tower, dev, PIECE, &need, e) : OK;
+    if (st)
         return st;
-    *n_bytes = plan_weight_bytes(x->dev, &x->tower) + need;
+    *weight_bytes = x->has ? plan_weight_bytes(dev, &x->tower) : 0;
+    *room_bytes = audio_room(&need);
     return OK;
-}
-
-uint64_t ears_taken(const ears *x)
-{
-    uint64_t n = 0;
-    for (int32_t i = 0; x->loaded && i < x->tower.n_weights; i++)
-        n += x->tower.weights[i]->packed_bytes;
-    return n;
 }
 
 /* ---- Sounds ---- */
@@ -148,13 +138,13 @@ void ears_features(const ears *x, const ears_size *s, float *out, const float *s
     }
 }
 
-status ears_encode(const ears *x, const ears_size *s, const float *features, float *rows, err *e)
+status ears_encode(const ears *x, const ears_size *s, int32_t k, const float *features, void *room,
+                   size_t room_bytes, float *rows, err *e)
 {
-    status st = OK;
-    for (int32_t k = 0; k < s->n_pieces && !st; k++) {
-        st = audio_encode(&x->tower, x->dev, features, samples_of(s, k), rows, e);
-        features += audio_feature_count(&x->tower, samples_of(s, k));
-        rows += (size_t)ears_piece(x, s, k) * (size_t)audio_of(&x->tower)->n_out;
+    for (int32_t i = 0; i < k; i++) {
+        features += audio_feature_count(&x->tower, samples_of(s, i));
+        rows += (size_t)ears_piece(x, s, i) * (size_t)audio_of(&x->tower)->n_out;
     }
-    return st;
+    return audio_encode(&x->tower, x->tower.dev[PASS_MAIN], features, samples_of(s, k), room,
+                        room_bytes, rows, e);
 }

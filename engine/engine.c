@@ -84,6 +84,8 @@ static void count_taken(carat_model *m)
             count_model(m, &m->draft[k]->core);
     if (media_tower(m))
         count_model(m, media_tower(m));
+    if (media_audio_tower(m))
+        count_model(m, media_audio_tower(m));
     m->taken_bytes[PASS_MAIN] += media_taken(m);
 }
 

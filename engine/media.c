@@ -123,32 +123,47 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
 }
 
 /* Wrapped devices (--wrap) see towers too, so they have no other. */
-static status choose_devices(carat_model *m, err *e)
+static status choose_device(carat_model *m, err *e)
 {
     media *x = m->media;
-    bool host = m->dev->host_memory, wrapped = device_bare(m->dev) != m->dev;
-    status st = OK;
-    if (!x->own && (host ? !wrapped : x->ears.has))
-        st = device_open_cpu(&x->own, &x->cpu, e);
-    device *sees = host && x->own ? x->own : m->dev, *hears = x->own ? x->own : m->dev;
-    if (x->dev != sees || x->ears.dev != hears) { /* else a tower may be at work there */
-        x->dev = sees;
-        x->ears.dev = hears;
-    }
+    bool apart = m->dev->host_memory && device_bare(m->dev) == m->dev;
+    status st = apart && !x->own ? device_open_cpu(&x->own, &x->cpu, e) : OK;
+    device *dev = x->own ? x->own : m->dev;
+    if (x->dev != dev) /* else a tower may be at work there */
+        x->dev = dev;
     return st;
+}
+
+/* What towers need of the device. They work one after the other, in one room. */
+typedef struct media_needs {
+    uint64_t vision_weights, audio_weights;
+    size_t picture, sound; /* rooms */
+} media_needs;
+
+static status plan_towers(const media *x, media_needs *out, err *e)
+{
+    const image_grid g = largest(&x->tower);
+    vision_memory picture;
+    media_needs n = {0};
+    status st = vision_plan(&x->tower, x->dev, &g, &picture, e);
+    if (st || (st = ears_plan(&x->ears, x->dev, &n.audio_weights, &n.sound, e)))
+        return st;
+    n.vision_weights = plan_weight_bytes(x->dev, &x->tower);
+    n.picture = vision_room(&picture);
+    *out = n;
+    return OK;
 }
 
 static status open_room(carat_model *m, err *e)
 {
     media *x = m->media;
-    const image_grid g = largest(&x->tower);
-    vision_memory need;
-    status st = vision_plan(&x->tower, x->dev, &g, &need, e);
+    media_needs n;
+    status st = plan_towers(x, &n, e);
     if (st)
         return st;
-    x->room_bytes = vision_room(&need);
+    x->room_bytes = n.picture > n.sound ? n.picture : n.sound;
     x->room = x->dev->alloc(x->dev, x->room_bytes);
-    return x->room ? OK : err_memory(e, "a picture in the vision tower", x->room_bytes);
+    return x->room ? OK : err_memory(e, "a picture or sound in its tower", x->room_bytes);
 }
 
 static void close_room(carat_model *m)
@@ -162,12 +177,12 @@ static void close_room(carat_model *m)
 status media_load(carat_model *m, const carat_model_options *opt, err *e)
 {
     media *x = m->media;
-    status st = x ? choose_devices(m, e) : OK;
+    status st = x ? choose_device(m, e) : OK;
     if (st || !x)
         return st;
     st = model_load(&x->tower, x->dev, opt->progress, opt->progress_user, e);
     x->loaded = !st;
-    return st || (st = open_room(m, e)) ? st : ears_load(&x->ears, opt, e);
+    return st || (st = open_room(m, e)) ? st : ears_load(&x->ears, x->dev, opt, e);
 }
 
 void media_unload_weights(carat_model *m)
@@ -206,6 +221,7 @@ void media_close(carat_model *m)
     for (media_item *it; (it = x->known);) {
         x->known = it->next_known;
         mem_free(it->patches);
+        mem_free(it->making);
         mem_free(it->rows);
         mem_free(it->why);
         mem_free(it);
@@ -234,23 +250,27 @@ const model *media_tower(const carat_model *m)
     return m->media ? &m->media->tower : NULL;
 }
 
+const model *media_audio_tower(const carat_model *m)
+{
+    return media_hears(m) ? &m->media->ears.tower : NULL;
+}
+
 status media_plan(const carat_model *m, carat_memory_plan *p, err *e)
 {
     media *x = m->media;
-    vision_memory need;
+    media_needs n;
     p->vision_bytes = p->audio_bytes = p->picture_bytes = 0;
     if (!x)
         return OK;
-    const image_grid g = largest(&x->tower);
     pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* a wrapped device keeps state */
     pthread_mutex_lock(lock);
-    status st = choose_devices((carat_model *)m, e);
-    st = st ? st : vision_plan(&x->tower, x->dev, &g, &need, e);
-    st = st ? st : ears_plan(&x->ears, &p->audio_bytes, e);
+    status st = choose_device((carat_model *)m, e);
+    st = st ? st : plan_towers(x, &n, e);
     pthread_mutex_unlock(lock);
     if (st)
         return st;
-    p->vision_bytes = plan_weight_bytes(x->dev, &x->tower) + vision_room(&need);
+    p->vision_bytes = n.vision_weights + n.picture;
+    p->audio_bytes = n.audio_weights + (n.sound > n.picture ? n.sound - n.picture : 0);
     p->picture_bytes = MEDIA_MOST_BYTES;
     return OK;
 }
@@ -258,11 +278,6 @@ status media_plan(const carat_model *m, carat_memory_plan *p, err *e)
 bool media_hears(const carat_model *m)
 {
     return m->media && m->media->ears.has;
-}
-
-uint64_t media_host_taken(const carat_model *m)
-{
-    return m->media ? ears_taken(&m->media->ears) : 0;
 }
 
 uint64_t media_taken(const carat_model *m)
@@ -384,7 +399,8 @@ size_t media_waiting_bytes(const media *x, const image_grid *g, const ears_size 
     size_t before =
         sound->n_pieces ? ears_feature_count(&x->ears, sound) : (size_t)g->n_patches * patch;
     size_t after = (size_t)g->n_tokens * vision_width(v);
-    return (before > after ? before : after) * sizeof(float);
+    bool both = sound->n_pieces > 1; /* its pieces wait while the rows of others are there */
+    return (both ? before + after : before > after ? before : after) * sizeof(float);
 }
 
 static size_t item_bytes(const media *x, const media_item *it)
@@ -431,7 +447,9 @@ void media_drop_patches(media *x, media_item *it)
     if (it->patches)
         x->patch_bytes -= item_bytes(x, it);
     mem_free(it->patches);
-    it->patches = NULL;
+    mem_free(it->making);
+    it->patches = it->making = NULL;
+    it->n_made = 0;
 }
 
 void media_drop_user_locked(media *x, media_item *it)

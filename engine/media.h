@@ -41,14 +41,13 @@ void media_close(carat_model *m); /* safe on a model without a tower */
 /* Sets *p's vision_bytes, audio_bytes and picture_bytes. E_UNSUPPORTED: the device does not compute
  * the tower. */
 status media_plan(const carat_model *m, carat_memory_plan *p, err *e);
-/* Of the host's memory, taken by the audio tower's weights. */
-uint64_t media_host_taken(const carat_model *m);
-/* Of the main device's memory, taken with the weights: room for a picture at work. */
+/* Of the main device's memory, taken with the weights: room for a picture or a sound at work. */
 uint64_t media_taken(const carat_model *m);
 
-const model *media_tower(const carat_model *m); /* NULL: there is none */
-const char *media_path(const carat_model *m);   /* of the tower's file; NULL: no tower */
-bool media_hears(const carat_model *m);         /* has an audio tower */
+const model *media_tower(const carat_model *m);       /* NULL: there is none */
+const model *media_audio_tower(const carat_model *m); /* the same */
+const char *media_path(const carat_model *m);         /* of the tower's file; NULL: no tower */
+bool media_hears(const carat_model *m);               /* has an audio tower */
 
 /* Is the id of a picture of m? */
 bool media_has_id(const carat_model *m, int32_t id);
@@ -87,13 +86,16 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
 int64_t media_lasting(const carat_model *m, const uint64_t tower[2], const int32_t *ids, int64_t n,
                       int32_t *out);
 
-/* Does the pass that computes ids[0 .. n) run a tower itself, on the device of passes? */
-bool media_in_pass(carat_model *m, const int32_t *ids, int64_t n);
+/* For towers on the device of passes: makes rows of the first picture, or of the next piece of the
+ * first sound, among ids[0 .. n) that has none, if *may, which then becomes false. *ready: all of
+ * them have rows. A pass makes the rows that it lacks by itself. */
+status media_make_one(carat_model *m, const int32_t *ids, int64_t n, bool *may, bool *ready,
+                      err *e);
 /* For towers that run beside passes: rows of all pictures among ids[0 .. n) that have none.
  * media_await computes them. media_ask has the worker do so, and tells whether all are there; the
  * wakers are called on its thread, under a lock of the registry, when it has made or failed to make
- * some. A caller sets *since to 0 before its first call; media_ask then writes the time of that call there.
- * media_ask reports the failure of an attempt that began after that time. */
+ * some. A caller sets *since to 0 before its first call; media_ask then writes the time of that
+ * call there. media_ask reports the failure of an attempt that began after that time. */
 status media_await(carat_model *m, const int32_t *ids, int64_t n, err *e);
 status media_ask(carat_model *m, const int32_t *ids, int64_t n, uint64_t *since, bool *ready,
                  err *e);

@@ -21,10 +21,12 @@ struct media_item {
     int32_t n_users; /* carat_media, a tower at work, and passes that read its rows */
     float *patches;  /* or a sound's features; while there are users and no rows */
     float *rows;     /* [1 + core.n_deep][n_tokens][n_embd] */
-    uint64_t used;   /* when, by media.clock */
-    int32_t span;    /* its number */
-    status st;       /* of the worker's last attempt, which began at `tried` of media.clock */
-    err *why;        /* of a failure; NULL: there was no memory for it */
+    float *making;   /* the same, while they are made: of a sound the first n_made pieces so far */
+    int32_t n_made;
+    uint64_t used; /* when, by media.clock */
+    int32_t span;  /* its number */
+    status st;     /* of the worker's last attempt, which began at `tried` of media.clock */
+    err *why;      /* of a failure; NULL: there was no memory for it */
     uint64_t tried;
     bool is_wanted;
     struct media_item *next, *next_known, *next_wanted;
@@ -42,11 +44,11 @@ struct media {
     model tower;
     cpu_options cpu; /* of own */
     char isa[16];
-    device *own;          /* a CPU for the towers that run on none of the model's; or NULL */
-    device *dev;          /* of the vision tower: own, or the model's main device */
+    device *own;          /* a CPU for the towers, where the model's main device is one; or NULL */
+    device *dev;          /* of the towers: own, or the model's main device */
     pthread_mutex_t work; /* of a tower's pass; after pass_lock, before lock */
     bool has_work;
-    void *room; /* of dev: for one picture at work */
+    void *room; /* of dev: for one picture or sound at work */
     size_t room_bytes;
     bool loaded;
     bool two_way;              /* tokens of a picture see each other in layers with windows */

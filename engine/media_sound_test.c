@@ -143,51 +143,6 @@ TEST(sounds_are_heard_piece_by_piece)
     carat_model_close(m);
 }
 
-/* On whatever CPU: beside a GPU the tower has one of its own. */
-TEST(sounds_are_heard_alike_on_any_cpu)
-{
-    const carat_model_options o = {
-        .n_threads = 1, .exact_f32 = true, .isa = "portable", .mmproj = test_temp("tower.gguf")};
-    float x[SAMPLES];
-    ears own = {0};
-    ears_size size;
-    uint64_t planned;
-    err e = {0};
-    write_tower("tiny-mmproj-hears", o.mmproj);
-    carat_model *m = open_with(&o);
-    test_sound(x, 1, SAMPLES);
-    carat_media *s = sound_of(m, 1, SAMPLES);
-    float *want = rows_of(m, s);
-    const cpu_options cpu = {.n_threads = 1, .exact_f32 = true, .isa = "portable"};
-    device *dev;
-    CHECK_OK(device_open_cpu(&dev, &cpu, &e), e);
-    CHECK_OK(ears_open(&own, m, &o, &e), e);
-    own.dev = dev;
-    CHECK_OK(ears_plan(&own, &planned, &e), e);
-    CHECK(planned > 0 && !ears_taken(&own));
-    CHECK_OK(ears_load(&own, &o, &e), e);
-    CHECK_OK(ears_size_of(&own, SAMPLES, &size, &e), e);
-    CHECK_EQ(size.n_tokens, N_SOFT);
-    size_t n = N_SOFT * (size_t)m->core.n_embd;
-    float *features = mem_calloc(ears_feature_count(&own, &size), sizeof *features),
-          *rows = mem_calloc(n, sizeof *rows);
-    ears_features(&own, &size, features, x);
-    CHECK_OK(ears_encode(&own, &size, features, rows, &e), e);
-    CHECK(!memcmp(rows, want, n * sizeof *rows));
-    ears_unload_weights(&own);
-    CHECK(!ears_taken(&own));
-    CHECK_OK(ears_load_weights(&own, m, &e), e);
-    CHECK_OK(ears_encode(&own, &size, features, rows, &e), e);
-    CHECK(!memcmp(rows, want, n * sizeof *rows));
-    ears_close(&own);
-    device_close(dev);
-    mem_free(features);
-    mem_free(rows);
-    mem_free(want);
-    carat_media_free(s);
-    carat_model_close(m);
-}
-
 /* Weights that were given back and taken again. */
 TEST(sounds_are_heard_after_a_pause)
 {

@@ -307,8 +307,9 @@ TEST(media_is_planned_where_it_is)
     }
 }
 
-/* The audio tower is on the host, beside a GPU too. */
-TEST(media_plans_audio_towers_on_the_host)
+/* Towers work one after the other in one room: an audio tower whose work fits the room of a picture
+ * takes its weights alone. */
+TEST(media_plans_audio_towers_beside_the_vision_towers)
 {
     const char *tower = test_temp("tower.gguf");
     const char *make[] = {"tiny-mmproj-hears", tower, "--type", "f32"};
@@ -319,8 +320,9 @@ TEST(media_plans_audio_towers_on_the_host)
         plan_of(text, NULL, gpu_mb, &without);
         plan_of(text, tower, gpu_mb, &with);
         CHECK(!without.audio_bytes && with.audio_bytes > 1 << 20); /* 1500 rows of 64 by 128 */
+        CHECK_EQ(with.device[0].vision_bytes, with.vision_bytes + with.audio_bytes);
         CHECK_EQ(with.device[0].total_bytes - without.device[0].total_bytes,
-                 with.vision_bytes + (gpu_mb ? 0 : with.audio_bytes + with.picture_bytes));
+                 with.vision_bytes + with.audio_bytes + (gpu_mb ? 0 : with.picture_bytes));
     }
 }
 

@@ -1,8 +1,10 @@
 /* media_work.c - rows of pictures and sounds: the passes of towers, and who waits for them.
  *
- * A tower on a GPU runs on the thread of passes, between two of them: they share the GPU. A tower
- * on the CPU takes seconds. It has a device of its own, whose threads give way to those of passes,
- * and runs on the worker, which a batch asks. So its other answers go on meanwhile.
+ * A tower on a GPU runs on the thread of passes, between two of them: they share the GPU. While
+ * somebody is answered, a batch has it make one part at a time, a picture or a piece of a sound:
+ * several would make a long pause between two tokens. A tower on the CPU takes seconds. It has a
+ * device of its own, whose threads give way to those of passes, and runs on the worker, which a
+ * batch asks. So its other answers go on meanwhile.
  */
 #include "base/mem.h"
 #include "base/pool.h"
@@ -10,50 +12,61 @@
 
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
-/* Has the item's tower a device of its own, so that it may run beside passes? */
-static bool runs_apart(const media *x, const media_item *it)
+/* Have the towers a device of their own, so that they may run beside passes? */
+static bool runs_apart(const media *x)
 {
-    const device *d = it->sound.n_pieces ? x->ears.dev : x->dev;
-    return d && d == x->own;
+    return x->dev && x->dev == x->own;
 }
 
-static status encode(carat_model *m, media_item *it, float *rows, err *e)
-{
-    media *x = m->media;
-    if (!(it->sound.n_pieces ? x->ears.loaded : x->loaded))
-        return err_set(e, E_ARG, "%s: its weights are parked", x->tower.file.path);
-    return it->sound.n_pieces ? ears_encode(&x->ears, &it->sound, it->patches, rows, e)
-                              : vision_encode(&x->tower, x->dev, &it->grid, it->patches, x->room,
-                                              x->room_bytes, rows, e);
-}
-
-/* Makes the rows, if there are none. The item has a user and patches. Under the lock of passes, or
- * where the tower runs apart. */
-static status make_rows(carat_model *m, media_item *it, err *e)
+/* The item's next part, into item.making: the picture, or a piece of the sound. */
+static status encode_part(carat_model *m, media_item *it, err *e)
 {
     media *x = m->media;
     size_t n = media_rows_bytes(m, it);
+    if (!(it->sound.n_pieces ? x->ears.loaded : x->loaded))
+        return err_set(e, E_ARG, "%s: its weights are parked", x->tower.file.path);
+    if (!it->making && !(it->making = mem_alloc(n)))
+        return err_memory(e, "the embeddings of a picture or sound", n);
+    status st = it->sound.n_pieces ? ears_encode(&x->ears, &it->sound, it->n_made, it->patches,
+                                                 x->room, x->room_bytes, it->making, e)
+                                   : vision_encode(&x->tower, x->dev, &it->grid, it->patches,
+                                                   x->room, x->room_bytes, it->making, e);
+    it->n_made += !st;
+    return st;
+}
+
+/* Makes a part of the rows, if there are none; *whole: there are now. The item has a user and
+ * patches. Under the lock of passes, or where the tower runs apart. */
+static status make_part(carat_model *m, media_item *it, bool *whole, err *e)
+{
+    media *x = m->media;
     status st = OK;
     if (x->before_work)
         x->before_work(x->before_user);
     pthread_mutex_lock(&x->work);
     pthread_mutex_lock(&x->lock);
-    bool has = it->rows;
+    *whole = it->rows;
     pthread_mutex_unlock(&x->lock);
-    float *rows = has ? NULL : mem_alloc(n);
-    if (!has)
-        st = rows ? encode(m, it, rows, e) : err_memory(e, "the embeddings of a picture", n);
-    if (!has && !st) {
+    if (!*whole && !(st = encode_part(m, it, e)) && it->n_made >= it->sound.n_pieces) {
         pthread_mutex_lock(&x->lock);
-        it->rows = rows;
-        x->row_bytes += n;
+        it->rows = it->making;
+        it->making = NULL;
+        x->row_bytes += media_rows_bytes(m, it);
         media_drop_patches(x, it);
         media_drop_rows(m, MEDIA_ROWS_BYTES);
         pthread_mutex_unlock(&x->lock);
-        rows = NULL;
+        *whole = true;
     }
     pthread_mutex_unlock(&x->work);
-    mem_free(rows);
+    return st;
+}
+
+static status make_rows(carat_model *m, media_item *it, err *e)
+{
+    bool whole = false;
+    status st = OK;
+    while (!whole && !(st = make_part(m, it, &whole, e)))
+        continue;
     return st;
 }
 
@@ -97,9 +110,9 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
     return st;
 }
 
-/* The next item at ids[*i] or after it whose tower has to run, or has not ended, apart or in a
- * pass, with one more user; *i moves behind it. NULL: there is none. */
-static media_item *next_new(carat_model *m, bool apart, const int32_t *ids, int64_t n, int64_t *i)
+/* The next item at ids[*i] or after it whose tower has to run, or has not ended, with one more
+ * user; *i moves behind it. NULL: there is none. */
+static media_item *next_new(carat_model *m, const int32_t *ids, int64_t n, int64_t *i)
 {
     media *x = m->media;
     media_item *found = NULL;
@@ -109,7 +122,7 @@ static media_item *next_new(carat_model *m, bool apart, const int32_t *ids, int6
             continue;
         pthread_mutex_lock(&x->lock);
         media_item *it = media_span_of(x, id)->item;
-        if (it && (it->is_wanted || (it->patches && !it->rows)) && runs_apart(x, it) == apart) {
+        if (it && (it->is_wanted || (it->patches && !it->rows))) {
             it->n_users++;
             found = it;
         }
@@ -125,7 +138,8 @@ status media_await(carat_model *m, const int32_t *ids, int64_t n, err *e)
 {
     status st = OK;
     int64_t i = 0;
-    for (media_item *it; !st && (it = next_new(m, true, ids, n, &i));) {
+    bool apart = m->media && runs_apart(m->media);
+    for (media_item *it; apart && !st && (it = next_new(m, ids, n, &i));) {
         st = make_rows(m, it, e);
         media_drop_user(m->media, it);
     }
@@ -216,8 +230,9 @@ status media_ask(carat_model *m, const int32_t *ids, int64_t n, uint64_t *since,
 {
     status st = OK;
     int64_t i = 0;
+    bool apart = m->media && runs_apart(m->media);
     *ready = true;
-    for (media_item *it; !st && (it = next_new(m, true, ids, n, &i));) {
+    for (media_item *it; apart && !st && (it = next_new(m, ids, n, &i));) {
         *ready = false;
         st = want(m, it, since, e);
         media_drop_user(m->media, it);
@@ -225,13 +240,25 @@ status media_ask(carat_model *m, const int32_t *ids, int64_t n, uint64_t *since,
     return st;
 }
 
-bool media_in_pass(carat_model *m, const int32_t *ids, int64_t n)
+status media_make_one(carat_model *m, const int32_t *ids, int64_t n, bool *may, bool *ready, err *e)
 {
     int64_t i = 0;
-    media_item *it = next_new(m, false, ids, n, &i);
+    bool whole;
+    status st = OK;
+    media_item *it = m->media && !runs_apart(m->media) ? next_new(m, ids, n, &i) : NULL;
+    if (it && *may) {
+        *may = false;
+        pthread_mutex_lock(&m->pass_lock);
+        st = make_part(m, it, &whole, e);
+        pthread_mutex_unlock(&m->pass_lock);
+        media_drop_user(m->media, it);
+        i = 0;
+        it = st ? NULL : next_new(m, ids, n, &i);
+    }
+    *ready = !st && !it;
     if (it)
         media_drop_user(m->media, it);
-    return it != NULL;
+    return st;
 }
 
 void media_add_waker(carat_model *m, media_waker *w)

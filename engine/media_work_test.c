@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { CTX = 256, SAMPLES = 20000, CLIENTS = 16, ANSWER = 12, PATIENCE_MS = 20000 };
+enum { CTX = 1280, SAMPLES = 20000, CLIENTS = 16, ANSWER = 12, PATIENCE_MS = 20000 };
 
 static void write_tower(const char *size)
 {
@@ -426,4 +426,53 @@ TEST(one_tower_in_a_pass_while_others_are_answered)
             client_free(&got[i]);
         carat_model_close(m);
     }
+}
+
+/* Three pictures and two pieces of a sound in one prompt: a part between two tokens of somebody
+ * else's answer. */
+TEST(one_part_of_a_tower_between_two_tokens)
+{
+    enum { PICTURES = 3, PIECE = 480000, PARTS = PICTURES + 2 };
+    static float samples[PIECE + 1000];
+    static int32_t ids[CTX];
+    carat_media *x[PICTURES + 1];
+    client got[2], want;
+    const int32_t text[] = {5, 6, 7};
+    int64_t n = 0;
+    int n_work = 0;
+    carat_model *m;
+    err e = {0};
+    write_tower("tiny-mmproj-hears");
+    const char *file = toy_model_write(&(toy_model_file){.base = "e2b"});
+    const carat_model_options o = {
+        .n_threads = 1, .exact_f32 = true, .mmproj = test_temp("tower.gguf"), .wrap = "time"};
+    CHECK_OK(carat_model_open(file, &o, &m, &e), e);
+    media_before_work(m, count_work, &n_work);
+    carat_batch *b = open_batch(m, 2);
+    for (int i = 0; i < 2; i++)
+        client_init(&got[i]);
+    submit(b, m, text, 3, 3 * ANSWER, &got[1]);
+    while (!got[1].n)
+        carat_batch_step(b);
+    for (int i = 0; i < PICTURES; i++)
+        x[i] = picture_of(m, i);
+    test_sound(samples, 1, PIECE + 1000);
+    CHECK_OK(carat_sound_new(m, samples, PIECE + 1000, &x[PICTURES], &e), e);
+    for (int i = 0; i <= PICTURES; i++)
+        n += prompt_of(ids + n, x[i], 11 + 2 * i);
+    submit(b, m, ids, n, ANSWER, &got[0]);
+    for (int was = 0, tokens = got[1].n; carat_batch_step(b); was = n_work, tokens = got[1].n)
+        CHECK_MSG(n_work - was <= 1, "%d parts after token %d", n_work - was, tokens);
+    CHECK_EQ(n_work, PARTS);
+    CHECK(got[0].n == ANSWER && got[1].n == 3 * ANSWER);
+    carat_batch_close(b);
+    client_init(&want);
+    alone(m, ids, n, ANSWER, &want);
+    check_same(&got[0], &want, ANSWER);
+    client_free(&want);
+    for (int i = 0; i <= PICTURES; i++)
+        carat_media_free(x[i]);
+    for (int i = 0; i < 2; i++)
+        client_free(&got[i]);
+    carat_model_close(m);
 }

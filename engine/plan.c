@@ -375,6 +375,8 @@ status plan_check_weights(const carat_model *m, err *e)
             st = check_weights_of(m, &m->draft[i]->core, "the drafter's ", e);
     if (m->strict && !st && media_tower(m))
         st = check_weights_of(m, media_tower(m), "the vision tower's ", e);
+    if (m->strict && !st && media_audio_tower(m))
+        st = check_weights_of(m, media_audio_tower(m), "the audio tower's ", e);
     return st;
 }
 
@@ -476,7 +478,7 @@ static int32_t host_side(const carat_model *m)
 /* Of the host's memory, taken by what runs beside the model. */
 static uint64_t beside_taken(const carat_model *m)
 {
-    return (m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0) + media_host_taken(m);
+    return m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0;
 }
 
 static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
@@ -487,6 +489,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
     for (int32_t i = m->n_sides - 1; i >= 0; i--) {
         const device *d = model_device(m, i);
         carat_device_plan *p = &plan->device[i];
+        uint64_t towers = i == PASS_MAIN ? plan->vision_bytes + plan->audio_bytes : 0;
         *p = (carat_device_plan){.device = d->name,
                                  .n_layers = model_layers_on(&m->core, i),
                                  .kv_swa_bytes = l->side[i].ring * n,
@@ -496,7 +499,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .expert_bytes = i == PASS_MAIN ? experts_bytes(m) : 0,
                                  .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0,
-                                 .vision_bytes = i == PASS_MAIN ? plan->vision_bytes : 0};
+                                 .vision_bytes = towers};
         /* The rest of the file counts for the main device, unused tensors included. */
         uint64_t of_file = i == PASS_MAIN ? file_bytes : c->side[i].file_bytes;
         file_bytes -= of_file;
@@ -507,7 +510,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         if (p->available_bytes)
             p->available_bytes += m->taken_bytes[i] + m->reserve_taken[i];
         if (i == host_side(m)) {
-            p->total_bytes += plan->scorer_bytes + plan->picture_bytes + plan->audio_bytes;
+            p->total_bytes += plan->scorer_bytes + plan->picture_bytes;
             p->available_bytes += p->available_bytes ? beside_taken(m) : 0;
         }
         plan->scratch_bytes += p->scratch_bytes;
@@ -570,11 +573,11 @@ bool plan_fits(const carat_model *m, const carat_memory_plan *plan)
     return m->overcommit || !p || (m->plan_only && p != &plan->device[PASS_MAIN]);
 }
 
-/* The scorer of pages, pictures and sounds, where no device of the model is in the host's memory.
- */
+/* The scorer of pages, and what waits and is kept of pictures and sounds, where no device of the
+ * model is in the host's memory. */
 static status check_beside(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
-    uint64_t left = mem_available_bytes(), soft = plan->picture_bytes + plan->audio_bytes;
+    uint64_t left = mem_available_bytes(), soft = plan->picture_bytes;
     uint64_t need = plan->scorer_bytes + soft;
     if (!need || host_side(m) >= 0 || !left || need <= left + beside_taken(m))
         return OK;
@@ -599,7 +602,7 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
         return err_set(e, E_MEMORY,
                        "%s with a context of %d tokens needs %.1f MiB of memory of %s: weights "
                        "%.1f, experts %.1f, keys and states %.1f, scratch %.1f, drafter %.1f, "
-                       "vision tower %.1f, reserve %.1f; %.1f MiB are available",
+                       "towers %.1f, reserve %.1f; %.1f MiB are available",
                        m->core.name, plan->n_ctx, (double)s->total_bytes * 0x1p-20, s->device,
                        (double)s->weight_bytes * 0x1p-20, (double)s->expert_bytes * 0x1p-20,
                        (double)kv_bytes(s) * 0x1p-20, (double)s->scratch_bytes * 0x1p-20,

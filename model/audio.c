@@ -2,6 +2,7 @@
 #include "model/audio.h"
 #include "base/mem.h"
 #include "model/bind.h"
+#include "model/tower_int.h"
 #include "sound/sound.h"
 
 #include <math.h>
@@ -116,44 +117,67 @@ void audio_features(const model *m, float *out, const float *x, int64_t n_sample
 
 /* ---- Passes ---- */
 
-/* A matrix of the host's memory; at NULL: of a dry pass. */
-static mat host_mat(const float *at, int64_t rows, int32_t cols)
+static audio_input input_of(const audio *a, int64_t n_samples, const float *features,
+                            const float *places)
 {
-    return (mat){(float *)(uintptr_t)at, (int32_t)rows, 1, cols, cols};
+    return (audio_input){
+        .rows = tower_mat(features, (int32_t)a->arch->n_rows(n_samples), a->arch->n_in),
+        .places = tower_mat(places, a->n_near, a->n_embd)};
 }
 
-/* With scratch NULL a dry pass: *used is what it would use. */
-static status run(const model *m, device *dev, const float *features, const float *places,
-                  int64_t n_samples, void *scratch, size_t *used, float *soft, err *e)
+/* Ops of audio towers ask nothing of the step's rows, so it has one. */
+static step step_of(void)
+{
+    static const int32_t zero[1];
+    rowset one = {.n = 1, .token = zero, .pos = zero, .seq = zero};
+    for (int k = 0; k < STORE_KINDS; k++)
+        one.keys[k] = (row_keys){zero, zero, zero, zero};
+    return (step){.prompt = true, .all = one, .n_seqs = 1};
+}
+
+size_t audio_room(const audio_memory *n)
+{
+    return tower_align(n->scratch_bytes) + n->input_bytes;
+}
+
+status audio_plan(const model *m, device *dev, int64_t n_samples, audio_memory *need, err *e)
 {
     const audio *a = audio_of(m);
-    int64_t rows = a->arch->n_rows(n_samples);
-    const audio_input in = {.rows = host_mat(features, rows, a->arch->n_in),
-                            .places = host_mat(places, a->n_near, a->n_embd)};
-    const step s = {.prompt = true, .all = {.n = (int32_t)rows}, .n_seqs = 1};
+    const step s = step_of();
+    int32_t n;
     pass p;
-    pass_begin(&p, dev, &s, scratch, *used);
-    mat y = a->arch->forward(&p, m, &in);
+    status st = audio_tokens(m, n_samples, &n, e);
+    if (st)
+        return st;
+    const audio_input in = input_of(a, n_samples, NULL, NULL);
+    pass_begin(&p, dev, &s, NULL, 0);
+    a->arch->forward(&p, m, &in);
     pass_end(&p);
     if (pass_failed(&p))
-        return err_set(e, p.e.status, "%s", p.e.text);
-    *used = p.side[PASS_MAIN].peak;
-    if (soft)
-        dev->download(dev, soft, y.at, (size_t)y.rows * (size_t)y.cols * sizeof *soft);
+        return err_set(e, p.e.status, "%s: %s", m->file.path, p.e.text);
+    *need = (audio_memory){.scratch_bytes = p.side[PASS_MAIN].peak};
+    if (!dev->host_memory)
+        need->input_bytes = tower_mat_bytes(in.rows) + tower_mat_bytes(in.places);
     return OK;
 }
 
-status audio_plan(const model *m, device *dev, int64_t n_samples, size_t *scratch_bytes, err *e)
+static status run(const model *m, device *dev, const audio_memory *need, char *room, audio_input in,
+                  float *soft, err *e)
 {
-    int32_t n;
-    size_t used = 0;
-    if (!dev->host_memory || !device_knows_audio(dev))
-        return err_set(e, E_UNSUPPORTED, "%s: %s does not compute audio towers", m->file.path,
-                       dev->name);
-    status st = audio_tokens(m, n_samples, &n, e);
-    if (!st && !(st = run(m, dev, NULL, NULL, n_samples, NULL, &used, NULL, e)))
-        *scratch_bytes = used;
-    return st;
+    const step s = step_of();
+    char *inputs = room + tower_align(need->scratch_bytes);
+    pass p;
+    if (need->input_bytes) {
+        in.rows = tower_placed(dev, &inputs, in.rows);
+        in.places = tower_placed(dev, &inputs, in.places);
+    }
+    pass_begin(&p, dev, &s, room, need->scratch_bytes);
+    mat y = audio_of(m)->arch->forward(&p, m, &in);
+    pass_end(&p);
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    dev->download(dev, soft, y.at, tower_mat_bytes(y));
+    return dev->failed ? dev->failed(dev, e) : OK;
 }
 
 /* Sines and cosines of distances, by frequencies from 1 to 1e-4. */
@@ -172,21 +196,20 @@ static float *make_places(const audio *a)
 }
 
 status audio_encode(const model *m, device *dev, const float *features, int64_t n_samples,
-                    float *soft, err *e)
+                    void *room, size_t room_bytes, float *soft, err *e)
 {
     const audio *a = audio_of(m);
-    size_t need;
+    audio_memory need;
     float *places = NULL;
     status st = audio_plan(m, dev, n_samples, &need, e);
     if (st)
         return st;
+    if (audio_room(&need) > room_bytes)
+        return err_set(e, E_MEMORY, "a sound of %.1f seconds needs %zu bytes, and %zu are planned",
+                       (double)n_samples / SOUND_RATE, audio_room(&need), room_bytes);
     if (a->n_near && !(places = make_places(a)))
         return err_memory(e, "a sound", (size_t)a->n_near * (size_t)a->n_embd * sizeof *places);
-    void *scratch = dev->alloc(dev, need);
-    st = scratch ? run(m, dev, features, places, n_samples, scratch, &need, soft, e)
-                 : err_memory(e, "a sound in the audio tower", need);
-    if (scratch)
-        dev->release(dev, scratch, need);
+    st = run(m, dev, &need, room, input_of(a, n_samples, features, places), soft, e);
     mem_free(places);
     return st;
 }

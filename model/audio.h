@@ -54,12 +54,18 @@ void audio_features(const model *m, float *out, const float *x, int64_t n_sample
 
 /* ---- Passes ---- */
 
-/* The scratch of a sound. E_UNSUPPORTED: a device that does not compute audio towers. */
-status audio_plan(const model *m, device *dev, int64_t n_samples, size_t *scratch_bytes, err *e);
-/* Soft tokens of one sound: soft[n_tokens][n_out]. Takes exactly what audio_plan says, and gives it
- * back. m is loaded. */
+/* What a sound needs of the device's memory. */
+typedef struct audio_memory {
+    size_t scratch_bytes;
+    size_t input_bytes; /* 0: the device reads the host's memory */
+} audio_memory;
+/* E_UNSUPPORTED: a device that does not compute audio towers. */
+status audio_plan(const model *m, device *dev, int64_t n_samples, audio_memory *need, err *e);
+/* All of it, in one piece. */
+size_t audio_room(const audio_memory *need);
+/* Soft tokens of one sound: soft[n_tokens][n_out]. room: as of vision_encode. m is loaded. */
 status audio_encode(const model *m, device *dev, const float *features, int64_t n_samples,
-                    float *soft, err *e);
+                    void *room, size_t room_bytes, float *soft, err *e);
 
 /* ---- For towers, inside model/ only ---- */
 

@@ -262,16 +262,17 @@ static int64_t tokens_of(int64_t n_rows)
 
 /* ---- The forward pass ---- */
 
-enum { BAND = 64 }; /* times of the second convolution at once: its inputs are nine times as many */
+/* Times of a convolution at once: its inputs are nine times as many. A GPU wants more rows. */
+enum { BAND_HOST = 64, BAND = 256 };
 
 /* ReLU of the norm of a convolution of 3 x 3, stride 2. x: [times, places heads, channels]. */
 static mat gemma4a_conv(pass *p, const gemma4a *g, int i, mat x)
 {
     int32_t times = (int32_t)half(x.rows), places = (x.heads + 1) / 2;
-    int32_t n_ch = g->conv[i].n_out;
+    int32_t n_ch = g->conv[i].n_out, band = p->dev->host_memory ? BAND_HOST : BAND;
     mat y = mat_heads(pass_mat(p, times, 1, places * n_ch), n_ch);
-    for (int32_t t = 0; t < times; t += BAND) {
-        int32_t n = times - t < BAND ? times - t : BAND;
+    for (int32_t t = 0; t < times; t += band) {
+        int32_t n = times - t < band ? times - t : band;
         mat to = mat_head_rows((mat){y.at ? mat_row(y, t) : NULL, n, places, n_ch, y.stride});
         size_t mark = pass_mark(p);
         mat h = op_matmul(p, op_unfold(p, x, t, n), &g->conv[i]);

@@ -3,10 +3,9 @@
  * All layers use one store of keys and values in turn: nothing outlives the pass. Patches
  * of a token follow each other, so that pooling and merging take rows side by side.
  */
-#include "model/vision.h"
 #include "base/mem.h"
-
-enum { ROOM_ALIGN = 256 }; /* as allocations of a device are */
+#include "model/tower_int.h"
+#include "model/vision.h"
 
 /* What a pass needs to know of each patch, by patch. */
 typedef struct patch_rows {
@@ -124,34 +123,13 @@ status vision_check(const model *m, const image_grid *g, err *e)
     return OK;
 }
 
-/* A matrix whose rows are side by side; at NULL: of a dry pass. */
-static mat whole_mat(const float *at, int32_t rows, int32_t cols)
-{
-    return (mat){(float *)(uintptr_t)at, rows, 1, cols, cols};
-}
-
-static size_t mat_bytes(mat m)
-{
-    return (size_t)m.rows * (size_t)m.stride * sizeof *m.at;
-}
-
-/* The same in the device's memory at *to, which moves on. */
-static mat placed(device *dev, char **to, mat m)
-{
-    float *at = (float *)(void *)*to;
-    dev->upload(dev, at, m.at, mat_bytes(m));
-    *to += mat_bytes(m);
-    m.at = at;
-    return m;
-}
-
 static vision_input input_of(const vision *v, const image_grid *g, const kv_view *kv,
                              const patch_rows *r, const float *patches)
 {
     int32_t values = 3 * v->rule.patch * v->rule.patch;
-    return (vision_input){.patches = whole_mat(patches, g->n_patches, values),
-                          .places = whole_mat(r ? r->place : NULL, g->n_patches, taps_of(v)),
-                          .shares = whole_mat(r ? r->share : NULL, g->n_patches, taps_of(v)),
+    return (vision_input){.patches = tower_mat(patches, g->n_patches, values),
+                          .places = tower_mat(r ? r->place : NULL, g->n_patches, taps_of(v)),
+                          .shares = tower_mat(r ? r->share : NULL, g->n_patches, taps_of(v)),
                           .kv = kv,
                           .merged = v->rule.merge * v->rule.merge};
 }
@@ -159,7 +137,7 @@ static vision_input input_of(const vision *v, const image_grid *g, const kv_view
 /* Where what a picture needs lies in the room: scratch first. */
 static size_t keys_at(const vision_memory *n)
 {
-    return (n->scratch_bytes + ROOM_ALIGN - 1) / ROOM_ALIGN * ROOM_ALIGN;
+    return tower_align(n->scratch_bytes);
 }
 
 static size_t inputs_at(const vision_memory *n)
@@ -188,7 +166,8 @@ status vision_plan(const model *m, device *dev, const image_grid *g, vision_memo
     *need =
         (vision_memory){.scratch_bytes = p.side[PASS_MAIN].peak, .key_bytes = 2 * store_bytes(&kv)};
     if (!dev->host_memory)
-        need->input_bytes = mat_bytes(in.patches) + mat_bytes(in.places) + mat_bytes(in.shares);
+        need->input_bytes =
+            tower_mat_bytes(in.patches) + tower_mat_bytes(in.places) + tower_mat_bytes(in.shares);
     return OK;
 }
 
@@ -200,9 +179,9 @@ static status run(const model *m, device *dev, const image_grid *g, const patch_
     vision_input in = input_of(v, g, &kv, r, patches);
     char *keys = room + keys_at(need), *inputs = room + inputs_at(need);
     if (need->input_bytes) {
-        in.patches = placed(dev, &inputs, in.patches);
-        in.places = placed(dev, &inputs, in.places);
-        in.shares = placed(dev, &inputs, in.shares);
+        in.patches = tower_placed(dev, &inputs, in.patches);
+        in.places = tower_placed(dev, &inputs, in.places);
+        in.shares = tower_placed(dev, &inputs, in.shares);
     }
     const kv_base base = {.k = keys, .v = keys + store_bytes(&kv)};
     rowset all = {.n = g->n_patches,
@@ -221,7 +200,7 @@ static status run(const model *m, device *dev, const image_grid *g, const patch_
     pass_end(&p);
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);
-    dev->download(dev, soft, y.at, mat_bytes(y));
+    dev->download(dev, soft, y.at, tower_mat_bytes(y));
     return dev->failed ? dev->failed(dev, e) : OK;
 }
 

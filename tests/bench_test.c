@@ -102,19 +102,22 @@ PLAIN_TEST(bench_runs_answers_side_by_side)
     json_decref(root);
 }
 
-/* A picture, with the tower beside the model; the tower's time is a part of it. */
-PLAIN_TEST(bench_measures_pictures)
+/* A picture and a sound, with the towers beside the model; a tower's time is a part of each. */
+PLAIN_TEST(bench_measures_pictures_and_sounds)
 {
-    const char *make[] = {"tiny-mmproj-clamped", test_temp("mmproj-F32.gguf")};
+    const char *make[] = {"tiny-mmproj-hears", test_temp("mmproj-F32.gguf")};
     CHECK_EQ(command_synth.run(&command_synth, 2, (char **)make), 0);
-    json_t *root = report("dense", ARGS("-p", "0", "-n", "0", "--pictures", "70", "-r", "2", "-t",
-                                        "1", "--device", "cpu"));
+    json_t *root = report("dense", ARGS("-p", "0", "-n", "0", "--pictures", "70", "--sounds", "2",
+                                        "-r", "2", "-t", "1", "--device", "cpu"));
     const json_t *tests = json_object_get(root, "tests");
-    CHECK_EQ(json_array_size(tests), 1);
-    const json_t *t = json_array_get(tests, 0);
-    CHECK_EQ(real_of(t, "n_picture"), 70);
-    CHECK(real_of(t, "n_prompt") > 40 && real_of(t, "n_prompt") <= 70);
-    CHECK(real_of(t, "tower_ms") > 0 && real_of(t, "tower_ms") * 1e6 < real_of(t, "avg_ns"));
+    CHECK_EQ(json_array_size(tests), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *t = json_array_get(tests, i);
+        CHECK_EQ(real_of(t, "n_picture"), i ? 0 : 70);
+        CHECK_EQ(real_of(t, "n_seconds"), i ? 2 : 0);
+        CHECK(real_of(t, "n_prompt") > 40 && real_of(t, "n_prompt") <= 70);
+        CHECK(real_of(t, "tower_ms") > 0 && real_of(t, "tower_ms") * 1e6 < real_of(t, "avg_ns"));
+    }
     json_decref(root);
 }
 
@@ -263,6 +266,8 @@ TEST(bench_refuses_what_makes_no_sense)
         {"-m", model, "-d", "5000", NULL},
         {"-m", model, "-p", "5", "--pictures", "69", NULL},
         {"-m", model, "-p", "5", "--pictures", "70", NULL}, /* no tower */
+        {"-m", model, "-p", "5", "--sounds", "31", NULL},
+        {"-m", model, "-p", "5", "--sounds", "1", NULL}, /* no tower */
         {"-m", model, "-p", "5", "-n", "2", "--vs", "/bin/true", NULL},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -45,6 +45,17 @@ void cu_pool(cudaStream_t s, dev_mat y, dev_mat x, int32_t n);
 void cu_standardize(cudaStream_t s, dev_mat x, const float *shift, const float *scale);
 void cu_layer_norm(cudaStream_t s, dev_mat y, dev_mat x, const float *w, const float *b, float eps);
 void cu_act(cudaStream_t s, dev_mat x, int act); /* an act_kind without a second operand */
+/* audio.cu */
+void cu_unfold(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, int32_t first);
+void cu_depthwise(cudaStream_t s, dev_mat y, dev_mat x, const float *taps, int32_t n_taps);
+typedef struct near_args { /* as op_near: every mat but far has a row for each row, heads side by
+                              side */
+    dev_mat o, q, k, v, far;
+    int32_t heads, n_near;
+    const float *scale;
+    float c, k_factor, cap;
+} near_args;
+void cu_near(cudaStream_t s, near_args a);
 /* norm.cu */
 void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w, float eps,
                  dev_quant q);

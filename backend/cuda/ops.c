@@ -472,4 +472,7 @@ const device_ops cuda_ops = {
     .layer_norm = cuda_layer_norm,
     .act = cuda_act,
     .embed_mix = cuda_embed_mix,
+    .unfold = cuda_unfold,
+    .depthwise = cuda_depthwise,
+    .near = cuda_near,
 };

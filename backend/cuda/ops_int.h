@@ -154,6 +154,12 @@ void cuda_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, fl
 void cuda_act(pass *p, mat x, act_kind act);
 void cuda_embed_mix(pass *p, mat y, mat ids, mat share, const weight *w);
 
+/* ---- audio_ops.c ---- */
+
+void cuda_unfold(pass *p, mat y, mat x, int32_t first);
+void cuda_depthwise(pass *p, mat y, mat x, const weight *w);
+void cuda_near(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *rule);
+
 /* ---- moe_ops.c ---- */
 
 void cuda_route(pass *p, routing r, mat logits, const route_rule *rule);

@@ -19,7 +19,7 @@ typedef struct carat_device_plan {
     uint64_t recurrent_bytes;               /* states of recurrent layers, and their journals */
     uint64_t scratch_bytes;                 /* of a pass */
     uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
-    uint64_t vision_bytes;    /* the vision tower: weights, the largest picture at work */
+    uint64_t vision_bytes;    /* both towers: weights, the largest picture or sound at work */
     uint64_t reserve_bytes;   /* GPUs: at most, for recorded passes, step blocks and libraries */
     uint64_t total_bytes;     /* the sum */
     uint64_t available_bytes; /* free, plus what this model has taken already; 0: unknown */
@@ -36,7 +36,7 @@ typedef struct carat_memory_plan {
     uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
     uint64_t scorer_bytes;           /* of kv_policy "drafter": weights, sessions. Host memory */
     uint64_t vision_bytes;           /* the vision tower: weights, the largest picture at work */
-    uint64_t audio_bytes;            /* the audio tower: weights, 30 seconds at work. Host memory */
+    uint64_t audio_bytes;            /* the audio tower: weights, what a sound needs beyond that */
     uint64_t picture_bytes;          /* of pictures and sounds: patches that wait for the tower, and
                                         rows that are kept. Host memory */
     uint64_t checkpoint_bytes;       /* at most; part of the total only with checkpoint_mb > 0 */

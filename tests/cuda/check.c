@@ -399,6 +399,7 @@ int main(int argc, char **argv)
     if (!only_ops) {
         check_models(&g);
         check_towers(&g);
+        check_audio_towers(&g);
         check_sessions(&g);
         check_caches(&g);
         check_commit(&g);

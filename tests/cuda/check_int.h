@@ -126,6 +126,8 @@ void check_cards(rig *g);
 void check_models(rig *g);
 void check_memory(rig *g, const char *name, const char *mmproj); /* mmproj: a file, or NULL */
 void check_towers(rig *g);
+void check_audio_ops(rig *g);
+void check_audio_towers(rig *g);
 void check_sessions(rig *g);
 void check_caches(rig *g);
 void check_commit(rig *g);

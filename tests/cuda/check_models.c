@@ -406,12 +406,14 @@ static bool second_gpu_is_here(void)
 void check_memory(rig *g, const char *name, const char *mmproj)
 {
     static uint8_t rgb[40 * 30 * 3];
+    static const float samples[4000];
     const carat_image_options least = {.n_tokens = 70};
     fidelity f;
     fidelity_open(&f, name);
     const char *path = fidelity_write(&f, NULL);
     carat_model_options mo = {.device = "cuda", .mmproj = mmproj};
-    carat_media *picture = NULL;
+    carat_media *picture = NULL, *sound = NULL;
+    carat_model_info info;
     carat_session_options so = {.n_ctx = f.n_tokens, .chunk = 40, .checkpoint_mb = -1};
     carat_device_memory now[CARAT_DEVICES_MAX];
     carat_memory_plan plan;
@@ -431,6 +433,13 @@ void check_memory(rig *g, const char *name, const char *mmproj)
             f.tokens[i] = carat_media_id(picture) + 1 - i;
         st = carat_eval(s, f.tokens, f.n_tokens, NULL, NULL, &e);
     }
+    if (!st)
+        carat_model_get_info(m, &info);
+    if (!st && info.hears && !(st = carat_sound_new(m, samples, 4000, &sound, &e))) {
+        for (int32_t i = 0; i < carat_media_n(sound); i++)
+            f.tokens[1 + i] = carat_media_id(sound) - i;
+        st = carat_eval(s, f.tokens, f.n_tokens, NULL, NULL, &e);
+    }
     if (st) {
         failed(g, "memory", e.text);
     } else {
@@ -446,6 +455,7 @@ void check_memory(rig *g, const char *name, const char *mmproj)
     }
     carat_session_close(s);
     carat_media_free(picture);
+    carat_media_free(sound);
     carat_model_close(m);
     unlink(path);
     fidelity_close(&f);

@@ -500,6 +500,7 @@ void check_ops(rig *g)
     check_vision(g, 36, 2, 16);
     check_vision(g, 9, 1, 72);
     check_vision(g, 64, 3, 12);
+    check_audio_ops(g);
     check_branches(g, 1, 2816);
     check_branches(g, 5, 96);
     check_branches(g, 40, 512);

@@ -87,8 +87,8 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
                  (double)p.vision_bytes * 0x1p-20, p.device[0].device,
                  (double)p.picture_bytes * 0x1p-20);
     if (p.audio_bytes)
-        log_line(s, "plan: the audio tower, on the CPU: %.1f MiB of host memory",
-                 (double)p.audio_bytes * 0x1p-20);
+        log_line(s, "plan: the audio tower: %.1f MiB on %s", (double)p.audio_bytes * 0x1p-20,
+                 p.device[0].device);
     if (device_plan_checkpoints(&p, states, sizeof states))
         log_line(s, "plan: %s", states);
     return OK;
@@ -181,7 +181,7 @@ static status describe(served *m, const served_ask *ask, carat_batch *b, err *e)
     if (carat_model_find_meta(m->model, "tokenizer.chat_template", &template) &&
         template.kind == CARAT_META_TEXT) {
         m->limits.chat_template = template.text;
-        m->limits.n_chat_template = (size_t) template.n_text;
+        m->limits.n_chat_template = (size_t)template.n_text;
     }
     m->names.name = ask->name ? ask->name : m->info.name;
     m->names.model = m->model;
