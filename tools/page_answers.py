@@ -414,12 +414,18 @@ def attacks(page):
 
 
 def hostile(page):
+    """Texts that are slow to render. What counts is the processor time of the page, as others may use the machine."""
+    cdp = page.p.context.new_cdp_session(page.p)
+    cdp.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy_ms():
+        return 1000 * next(m["value"] for m in cdp.send("Performance.getMetrics")["metrics"] if m["name"] == "TaskDuration")
+
     for name, text in HOSTILE.items():
         for step in (SIZE * 4, 1000):
-            for _ in range(3):  # other programs may have the processor once
-                ms, worst, n_nodes, level, _ = page.p.evaluate(RENDER, [text, step])
-                if ms < 20000 and worst < 3000:
-                    break
-            print(f"  {name:26} {'whole' if step > SIZE else 'streamed':8} {ms:6.0f} ms, longest pause {worst:4.0f} ms, "
+            start = busy_ms()
+            ms, worst, n_nodes, level, _ = page.p.evaluate(RENDER, [text, step])
+            busy = busy_ms() - start
+            print(f"  {name:26} {'whole' if step > SIZE else 'streamed':8} {ms:6.0f} ms, {busy:5.0f} busy, longest pause {worst:4.0f} ms, "
                   f"{n_nodes} nodes{', as text' if level > 1 else ', plain' if level else ''}", flush=True)
-            want(ms < 20000 and worst < 3000, f"{name} stops the page for {worst:.0f} ms of {ms:.0f} ms")
+            want(busy < 3000 and ms < 60000, f"{name} keeps the page busy for {busy:.0f} of {ms:.0f} ms")
