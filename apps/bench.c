@@ -43,7 +43,7 @@ typedef struct bench_options {
     draft_options draft;
     const char *sparse;
     double accept_mean;
-    bool json, floors, ceilings, no_mmap, overcommit, blank;
+    bool json, floors, tail, ceilings, no_mmap, overcommit, blank;
 } bench_options;
 
 static const option table[] = {
@@ -84,6 +84,8 @@ static const option table[] = {
     OPT_REPACK(bench_options),
     OPT_ISA(bench_options),
     OPT_FLAG(bench_options, floors, "floors", 0, "also time each op, against what it must cost"),
+    OPT_FLAG(bench_options, tail, "tail", 0,
+             "also show what of a decoded token's time is not reading, by op"),
     OPT_FLAG(bench_options, ceilings, "ceilings", 0, "only measure what the machine can do"),
     OPT_FLAG(bench_options, json, "json", 0, "print JSON"),
     OPT_NO_MMAP(bench_options),
@@ -123,7 +125,14 @@ static const char about[] =
     "With --floors a table op by op follows each test, for its fastest repetition. It has\n"
     "the time taken, and the least time: that of reading the op's weights, keys and\n"
     "values once, or of its multiplications, at the measured rates of the machine.\n"
-    "\"Reached\" is the least time divided by the time taken.";
+    "\"Reached\" is the least time divided by the time taken.\n"
+    "\n"
+    "With --tail a table follows each decoding test: the time of a token, the bytes that\n"
+    "it reads over the rate at which the device reads memory, measured in the same run,\n"
+    "and the difference, by op. The time of a token is exact. On a GPU, ops are timed in\n"
+    "passes of their own, in which kernels do not overlap. So the time between ops is less\n"
+    "than nothing where kernels of the real pass overlap for longer than the gaps between\n"
+    "them. The last line is what as many kernels take that do nothing.";
 
 /* "512,4096": whole numbers, ascending or not. */
 static status parse_list(const char *name, const char *text, int32_t list[BENCH_LIST_MAX], int *n,
@@ -302,12 +311,19 @@ static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err 
         if ((st = run_once(rig, t, &ns, e)))
             break;
         t->ours.ns[t->ours.n++] = ns;
-        if (b->floors && (st = bench_keep_ops(rig->m, t, ns, e)))
+        if ((b->floors || (b->tail && !b->info.on_gpu)) &&
+            (st = bench_keep_ops(rig->m, t, ns, e)))
             break;
         if (b->other)
             st = bench_run_other(b, t, e);
     }
     term_progress_clear();
+    if (!b->tail || !t->n_gen || st)
+        return st;
+    if (!b->info.on_gpu)
+        bench_tail_of_cpu(b, t);
+    else if (!(st = go_to(rig, t->n_depth, e)))
+        st = bench_tail_of_gpu(rig->m, rig->s, rig->ids, t, e);
     return st;
 }
 
@@ -393,6 +409,8 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
             bench_print_test(b, &tests[i], stdout);
         if (b->floors && !b->json)
             bench_print_ops(b, &tests[i], stdout);
+        if (tests[i].tail.n_passes && !b->json)
+            bench_print_tail(&tests[i], stdout);
     }
     carat_device_memory used[CARAT_DEVICES_MAX];
     int32_t n_devices = carat_memory(m, used);
@@ -442,6 +460,7 @@ static bench_setup setup_of(const bench_options *o)
                          .chunk = (int32_t)o->chunk,
                          .json = o->json,
                          .floors = o->floors,
+                         .tail = o->tail,
                          .blank = o->blank,
                          .script = {.drafter = o->spec,
                                     .n_max = (int32_t)o->draft.max,
@@ -453,9 +472,33 @@ static status check_options(const bench_options *o, err *e)
 {
     if (o->vs && !o->model)
         return err_set(e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
+    if (o->tail && o->floors)
+        return err_set(e, E_ARG, "--floors times ops by themselves, --tail in whole passes: one of "
+                                 "the two");
     if (o->blank && (o->spec || o->streams))
         return err_set(e, E_ARG, "--blank-depth has no tokens for --spec or --streams to continue");
     return OK;
+}
+
+/* A CPU's ops are timed by a wrapper. A GPU with a wrapper records no passes. So what the model is
+ * on is found out first. */
+static status open_model(const bench_options *o, run_options *ro, bench_setup *b, carat_model **m,
+                         err *e)
+{
+    status st;
+    ro->wrap = o->floors ? "time" : NULL;
+    for (;;) {
+        double start_ms = clock_ms();
+        if ((st = run_open_model(o->model, ro, m, e)))
+            return st;
+        b->load_ms = clock_ms() - start_ms;
+        term_progress_clear();
+        carat_model_get_info(*m, &b->info);
+        if (!o->tail || ro->wrap || b->info.on_gpu)
+            return OK;
+        carat_model_close(*m);
+        ro->wrap = "time";
+    }
 }
 
 static int run_bench(const command *c, int argc, char **argv)
@@ -501,13 +544,8 @@ static int run_bench(const command *c, int argc, char **argv)
                       .lora = o.lora,
                       .sees = o.mmproj.file || o.pictures || o.sounds};
     ro.overcommit = o.overcommit;
-    ro.wrap = o.floors ? "time" : NULL;
-    double start_ms = clock_ms();
-    if ((st = run_open_model(o.model, &ro, &m, &e)))
+    if ((st = open_model(&o, &ro, &b, &m, &e)))
         goto out;
-    b.load_ms = clock_ms() - start_ms;
-    term_progress_clear();
-    carat_model_get_info(m, &b.info);
     if (!kv_options_given(&o.kv))
         b.kv_k = b.kv_v = b.info.fit_kv;
     /* The CPU's limits say nothing about a GPU. */

@@ -6,6 +6,7 @@
  *     bench_spec.c    answers with drafts, whose acceptance may be scripted
  *     bench_picture.c pictures and sounds: the tower's pass, and that over its soft tokens
  *     bench_profile.c one test's time per op, beside the least time of the machine
+ *     bench_tail.c    the part of a token's time that is not reading, by op
  *     bench_vs.c      another program's time for the same test, through its JSON
  *     bench_report.c  the table and the JSON
  */
@@ -17,7 +18,7 @@
 
 #include <stdio.h>
 
-enum { BENCH_REPS_MAX = 100, BENCH_LIST_MAX = 16 };
+enum { BENCH_REPS_MAX = 100, BENCH_LIST_MAX = 16, BENCH_OPS_MAX = 512 };
 
 /* Rates per second, of all threads together. */
 typedef struct bench_ceilings {
@@ -63,6 +64,17 @@ typedef struct bench_script {
  * accepted drafts per round, on average. One of the two may be given. */
 status bench_script_read(bench_script *s, const char *list, double mean, err *e);
 
+/* Of a token, where the others are not of all: what is not reading. */
+typedef struct bench_tail {
+    double token_ms, bytes, read_ms, tail_ms; /* token = read + tail */
+    double ops_ms;                            /* of all ops; the rest is between them */
+    double rate;                              /* bytes per second that a loop, or a kernel, reads */
+    int32_t n_passes;                         /* that bench_test.ops are the sums of; 0: no tail */
+    /* On a GPU: its part of a token; kernels, and what as many take that do nothing. */
+    double pass_ms, nothings_ms;
+    int32_t n_kernels;
+} bench_tail;
+
 /* One line of the table: n_prompt tokens in passes of a chunk, or n_gen tokens one by one, after
  * n_depth cached tokens. One of the two is 0. With n_streams > 0: so many answers of n_gen tokens
  * side by side. With spec: answers with drafts, and `plain` are the same answers without. */
@@ -80,7 +92,9 @@ typedef struct bench_test {
     /* spec, of all repetitions. n_tokens: all but the first of each answer, which the pass of the
      * prompt gives. */
     int64_t n_tokens, n_rounds, n_drafted, n_accepted;
-    /* with --floors: the ops of the fastest repetition, owned */
+    bench_tail tail;
+    /* With --floors, and with --tail on a CPU: the ops of the fastest repetition; with --tail on a
+     * GPU those of other passes. Owned. */
     carat_op_time *ops;
     int32_t n_ops;
     int64_t ops_ns; /* how long that repetition took */
@@ -103,7 +117,7 @@ typedef struct bench_setup {
     const char *other;                               /* program to compare with, or NULL */
     const char *kv_k, *kv_v, *kv_layers, *kv_single; /* the last two may be NULL */
     int32_t n_threads, n_reps, chunk;
-    bool json, floors;
+    bool json, floors, tail;
     bool blank; /* the tokens of depths are not computed */
     bench_script script;
     carat_model_info info;
@@ -148,9 +162,19 @@ status bench_run_other(const bench_setup *b, bench_test *t, err *e);
 /* The least time for an op's calls on this machine: the longest time by any ceiling. *bound names
  * that ceiling: "read", "int8" or "f32"; "" if none limits the op. */
 double bench_floor_ms(const bench_ceilings *c, const carat_op_time *t, const char **bound);
+/* Orders carat_op_time. */
+int bench_longest_first(const void *a, const void *b);
 /* Keeps the table of ops of the last repetition, which took ns, if it is the fastest so far. */
 status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, err *e);
 void bench_print_ops(const bench_setup *b, const bench_test *t, FILE *f);
+
+/* Fills t->tail of a decoding test: from its own ops, or by its tokens once more. */
+void bench_tail_of_cpu(const bench_setup *b, bench_test *t);
+status bench_tail_of_gpu(carat_model *m, carat_session *s, const int32_t *ids, bench_test *t,
+                         err *e);
+/* Milliseconds of a token that an op takes beyond the reading of its bytes. */
+double bench_op_tail_ms(const bench_tail *t, const carat_op_time *op);
+void bench_print_tail(const bench_test *t, FILE *f);
 
 void bench_print_ceilings(const bench_ceilings *c, FILE *f);
 void bench_print_head(const bench_setup *b, FILE *f);

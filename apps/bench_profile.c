@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { OPS_MAX = 512, LINES_MAX = 24 };
+enum { LINES_MAX = 24 };
 
 double bench_floor_ms(const bench_ceilings *c, const carat_op_time *t, const char **bound)
 {
@@ -30,7 +30,7 @@ double bench_floor_ms(const bench_ceilings *c, const carat_op_time *t, const cha
     return most * 1e3;
 }
 
-static int longest_first(const void *a, const void *b)
+int bench_longest_first(const void *a, const void *b)
 {
     double x = ((const carat_op_time *)a)->ms, y = ((const carat_op_time *)b)->ms;
     return (y > x) - (y < x);
@@ -42,11 +42,11 @@ status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, err *e)
         carat_op_times(m, NULL, 0, true);
         return OK;
     }
-    if (!t->ops && !(t->ops = mem_calloc(OPS_MAX, sizeof *t->ops)))
-        return err_memory(e, "the table of ops", OPS_MAX * sizeof *t->ops);
-    t->n_ops = carat_op_times(m, t->ops, OPS_MAX, true);
+    if (!t->ops && !(t->ops = mem_calloc(BENCH_OPS_MAX, sizeof *t->ops)))
+        return err_memory(e, "the table of ops", BENCH_OPS_MAX * sizeof *t->ops);
+    t->n_ops = carat_op_times(m, t->ops, BENCH_OPS_MAX, true);
     t->ops_ns = ns;
-    qsort(t->ops, (size_t)t->n_ops, sizeof *t->ops, longest_first);
+    qsort(t->ops, (size_t)t->n_ops, sizeof *t->ops, bench_longest_first);
     return OK;
 }
 

@@ -251,6 +251,38 @@ static json_t *ops_json(const bench_setup *b, const bench_test *t)
     return list;
 }
 
+static json_t *tail_json(const bench_test *t)
+{
+    const bench_tail *s = &t->tail;
+    json_t *o = json_object(), *list = json_array();
+    put_real(o, "token_ms", s->token_ms);
+    put_real(o, "read_bytes_per_second", s->rate);
+    put_real(o, "bytes", s->bytes);
+    put_real(o, "read_ms", s->read_ms);
+    put_real(o, "tail_ms", s->tail_ms);
+    put_real(o, "between_ms", (s->n_kernels ? s->pass_ms : s->token_ms) - s->ops_ms);
+    if (s->n_kernels) {
+        put_real(o, "host_ms", s->token_ms - s->pass_ms);
+        put_int(o, "n_kernels", (uint64_t)s->n_kernels);
+        put_real(o, "nothings_ms", s->nothings_ms);
+    }
+    for (int32_t i = 0; i < t->n_ops; i++) {
+        const carat_op_time *op = &t->ops[i];
+        json_t *of = json_object();
+        put_table_text(of, "op", op->op);
+        put_table_text(of, "type", op->type);
+        put_int(of, "n_in", (uint64_t)op->n_in);
+        put_int(of, "n_out", (uint64_t)op->n_out);
+        put_real(of, "calls", (double)op->n_calls / s->n_passes);
+        put_real(of, "ms", op->ms / s->n_passes);
+        put_real(of, "bytes", (double)op->bytes / s->n_passes);
+        put_real(of, "beyond_ms", bench_op_tail_ms(s, op));
+        json_array_append_new(list, of);
+    }
+    json_object_set_new(o, "ops", list);
+    return o;
+}
+
 static json_t *test_json(const bench_setup *b, const bench_test *t)
 {
     json_t *o = json_object();
@@ -294,7 +326,9 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
         put_real(o, "weight_bytes_per_second", (double)b->info.active_bytes_per_token * r);
     else
         put_real(o, "flops_per_second", flops_per_token(b) * r);
-    if (t->n_ops)
+    if (t->tail.n_passes)
+        json_object_set_new(o, "tail", tail_json(t));
+    else if (t->n_ops)
         json_object_set_new(o, "ops", ops_json(b, t));
     if (t->other.n) {
         json_t *other = json_object();

@@ -370,6 +370,30 @@ typedef struct page_rescore {
     int32_t stride; /* rows heads of q, or more */
 } page_rescore;
 
+/* What all calls of one op, shape and weight format took, and what they could not do without:
+ * bytes of weights, keys and values, each read once per call, and multiply-adds (counted twice) of
+ * bytes and of floats. n_in 0 and type "": no weight. */
+typedef struct device_op_time {
+    const char *op, *type; /* static storage */
+    int32_t rows, n_in, n_out;
+    int64_t n_calls;
+    double ms;
+    uint64_t bytes, int8_ops, f32_ops;
+} device_op_time;
+
+/* Times of recorded passes. While they are taken, a pass runs as always, or every other time op by
+ * op: there kernels do not overlap, and the time of an op is that of the op alone. Ops that waited
+ * are timed where they are launched, by the name of what is launched. */
+typedef struct device_pass_times {
+    double read_bytes; /* per second, by a kernel that only reads, over much memory */
+    double launch_ms;  /* of a kernel that does nothing, one of many in a recording */
+    double pass_ms;    /* of a pass as always, from its first kernel to its last: the mean */
+    int32_t n_whole, n_split; /* passes of either kind */
+    int32_t n_kernels;        /* of the last pass */
+    int32_t n_ops;
+    const device_op_time *ops; /* [n_ops] of all split passes; the device's, until the next call */
+} device_pass_times;
+
 struct device {
     const device_ops *op;
     device_kind kind;
@@ -459,6 +483,10 @@ struct device {
      * only compared. Both NULL: passes are always run. */
     bool (*replay)(device *d, pass *p, const void *model, const void *kv, mat *y);
     void (*recorded)(device *d, pass *p, mat y);
+    /* Takes times of the recorded passes that follow, and of their ops, until timed_passes, which
+     * gives them and ends that. See device_pass_times. NULL: the device records no passes. */
+    status (*time_passes)(device *d, err *e);
+    void (*timed_passes)(device *d, device_pass_times *out);
     const struct page_move_ops *page_moves; /* page_moves.h; NULL: stores are memory of the host */
     const struct expert_ops *experts;       /* experts.h; NULL: all experts are in memory */
     void (*close)(device *d);
@@ -638,20 +666,18 @@ typedef void (*device_write_fn)(void *user, const char *text);
 status device_wrap(device **d, const char *what, device_write_fn write, void *user, err *e);
 void device_unwrap(device *d); /* closes the wrapper d alone; d->inner lives on */
 
-/* What all calls of one op, shape and weight format took, and what they could not do without:
- * bytes of weights, keys and values, each read once per call, and multiply-adds (counted twice) of
- * bytes and of floats. n_in 0 and type "": no weight. */
-typedef struct device_op_time {
-    const char *op, *type; /* static storage */
-    int32_t rows, n_in, n_out;
-    int64_t n_calls;
-    double ms;
-    uint64_t bytes, int8_ops, f32_ops;
-} device_op_time;
 enum { DEVICE_OP_TIMES_MAX = 512 };
 /* The table of the time wrapper in d: at most cap lines to list, in order of appearance; clear
  * empties it. Returns their number; 0 without such a wrapper. */
 int32_t device_op_times(device *d, device_op_time *list, int32_t cap, bool clear);
+/* Adds a call to the line of its op, format and shape, if [DEVICE_OP_TIMES_MAX] has room for it. */
+void device_add_op_time(device_op_time *list, int32_t *n, const device_op_time *call);
+/* The bytes of keys and values that the first n_rows rows see, those that rows of a sequence share
+ * counted once. *n_pairs: of row and key. */
+uint64_t device_seen_bytes(const rowset *rs, const kv_view *kv, int32_t n_rows, uint64_t *n_pairs);
+/* The bytes of a layer's recurrent states: read by every sequence, and written where rows are
+ * applied. */
+uint64_t device_state_bytes(const step *st, const recur_view *v);
 
 /* A wrapper that sums the squares of what goes into products, for each input of each tensor. */
 status device_wrap_inputs(device **d, err *e);

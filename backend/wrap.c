@@ -104,27 +104,37 @@ static void trace(wrapper *w, pass *p, const char *op, mat y, const weight *wt)
     write_line(w, line);
 }
 
+void device_add_op_time(device_op_time *list, int32_t *n, const device_op_time *call)
+{
+    device_op_time *t = list;
+    while (t < list + *n && (strcmp(t->op, call->op) || strcmp(t->type, call->type) ||
+                             t->rows != call->rows || t->n_out != call->n_out || t->n_in != call->n_in))
+        t++;
+    if (t == list + DEVICE_OP_TIMES_MAX)
+        return; /* print_times says so in its last line */
+    if (t == list + *n) {
+        *t = *call;
+        ++*n;
+        return;
+    }
+    t->n_calls += call->n_calls;
+    t->ms += call->ms;
+    t->bytes += call->bytes;
+    t->int8_ops += call->int8_ops;
+    t->f32_ops += call->f32_ops;
+}
+
 static void add_time(wrapper *w, const char *op, mat y, const weight *wt, double ms)
 {
-    device_op_time now = {.op = op, .type = wt ? num_name(wt->type) : "", .rows = y.rows};
-    now.n_in = wt ? wt->n_in : 0;
-    now.n_out = mat_width(y);
-    int32_t i = 0;
-    for (; i < w->n_times; i++) {
-        device_op_time *t = &w->times[i];
-        if (t->op == op && t->rows == now.rows && t->n_out == now.n_out && t->n_in == now.n_in &&
-            t->type == now.type)
-            break;
-    }
-    if (i == DEVICE_OP_TIMES_MAX)
-        return; /* print_times says so in its last line */
-    if (i == w->n_times)
-        w->times[w->n_times++] = now;
-    w->times[i].n_calls++;
-    w->times[i].ms += ms;
-    w->times[i].bytes += w->cost.bytes;
-    w->times[i].int8_ops += w->cost.int8_ops;
-    w->times[i].f32_ops += w->cost.f32_ops;
+    device_op_time call = w->cost;
+    call.op = op;
+    call.type = wt ? num_name(wt->type) : "";
+    call.rows = y.rows;
+    call.n_in = wt ? wt->n_in : 0;
+    call.n_out = mat_width(y);
+    call.n_calls = 1;
+    call.ms = ms;
+    device_add_op_time(w->times, &w->n_times, &call);
 }
 
 /* ---- The bytes and operations that a call needs at least ----------------------------------- */
@@ -176,36 +186,57 @@ static void meet_experts(pass *p, mat x, routing r, const weight *w)
         cost_experts(d, p, r, w);
 }
 
-/* Consecutive rows of a sequence read the keys and values that they see once. */
-static void cost_attention(pass *p, mat q, const kv_view *kv)
+uint64_t device_seen_bytes(const rowset *rs, const kv_view *kv, int32_t n_rows, uint64_t *n_pairs)
 {
-    wrapper *d = p->dev->self;
-    const rowset *rs = p->rows;
     const row_keys *keys = rows_keys(rs, kv);
     const int32_t *newest = newest_keys(keys, kv);
-    for (int32_t r = 0, end; !p->dry && r < q.rows; r = end) {
+    uint64_t n = 0;
+    *n_pairs = 0;
+    for (int32_t r = 0, end; r < n_rows; r = end) {
         int64_t lo = INT64_MAX, hi = 0;
-        for (end = r; end < q.rows && rs->seq[end] == rs->seq[r]; end++) {
+        for (end = r; end < n_rows && rs->seq[end] == rs->seq[r]; end++) {
             int64_t to = (int64_t)newest[end] + 1, own = (int64_t)keys->index[end] + 1;
             int64_t from = kv->window && own > kv->window ? own - kv->window : 0;
             lo = from < lo ? from : lo;
             hi = to > hi ? to : hi;
-            d->cost.f32_ops += 4 * (uint64_t)mat_width(q) * (uint64_t)(to - from);
+            *n_pairs += (uint64_t)(to - from);
         }
-        d->cost.bytes +=
-            (uint64_t)(hi - lo) * (uint64_t)kv->n_head_kv * (kv->k_row_bytes + kv->v_row_bytes);
+        n += (uint64_t)(hi - lo) * (uint64_t)kv->n_head_kv * (kv->k_row_bytes + kv->v_row_bytes);
     }
+    return n;
 }
 
-/* Every sequence reads its state once, and writes it where rows are applied. */
+static void cost_attention(pass *p, mat q, const kv_view *kv)
+{
+    wrapper *d = p->dev->self;
+    uint64_t n_pairs = 0;
+    if (!p->dry)
+        d->cost.bytes += device_seen_bytes(p->rows, kv, q.rows, &n_pairs);
+    d->cost.f32_ops += 4 * (uint64_t)mat_width(q) * n_pairs;
+}
+
+static uint64_t state_floats(const recur_view *v)
+{
+    return (uint64_t)v->n_v * (uint64_t)v->dv * (uint64_t)v->dk;
+}
+
+uint64_t device_state_bytes(const step *st, const recur_view *v)
+{
+    uint64_t n = 0;
+    for (int32_t i = 0; i < st->n_seqs; i++)
+        n += st->recur_seq[i].final || st->recur_seq[i].n_pending ? 2 : 1;
+    return n * state_floats(v) * sizeof(float);
+}
+
 static void cost_recur(pass *p, const recur_view *v)
 {
     wrapper *d = p->dev->self;
-    uint64_t n = (uint64_t)v->n_v * (uint64_t)v->dv * (uint64_t)v->dk;
-    for (int32_t i = 0; !p->dry && i < p->st->n_seqs; i++) {
+    if (p->dry)
+        return;
+    d->cost.bytes += device_state_bytes(p->st, v);
+    for (int32_t i = 0; i < p->st->n_seqs; i++) {
         const recur_seq *s = &p->st->recur_seq[i];
-        d->cost.bytes += n * sizeof(float) * (s->final || s->n_pending ? 2 : 1);
-        d->cost.f32_ops += n * (7 * (uint64_t)s->n + 3 * (uint64_t)s->n_pending);
+        d->cost.f32_ops += state_floats(v) * (7 * (uint64_t)s->n + 3 * (uint64_t)s->n_pending);
     }
 }
 

@@ -10,6 +10,7 @@ tests() {
         /"n_streams"/ { s = $2 + 0 } /"median_ts"/ { ts = $2 + 0 }
         /"spec"/ { spec = $2 ~ /true/ } /"plain"/ { spec = 2 }
         /"kv_global_bytes"/ { printf "kv 0 0 0 %g\n", $2 * 1e9 }
+        /"tail_ms"/ { printf "tail %d 0 0 %g\n", d, $2 * 1e6 }
         /"pool_used"/ { printf "keys%s %d 0 0 %g\n", s, d, $2 * 1e9 }
         /"speedup"/ { printf "gain%s %d 0 0 %g\n", s ? s : "", d, $2 * 1e9 }
         /"round"/ { printf "round%s %d 0 0 %g\n", s ? s : "", d, $2 * 1e9 }

@@ -24,6 +24,11 @@ runs=(
     "base-26b-128k    26b-a4b f16 -p 2048 -n 128 -d 65536,131072 -r 3"
     "base-31b         31b     f16 -p 4096 -n 128 -d 0,32768 -r 3"
     "base-31b-64k     31b     f16 -p 2048 -n 128 -d 65536 -r 3"
+    "tail-31b         31b     f16 -p 0 -n 128 -d 0,32768 -r 3 --tail"
+    "tail-27b         qwen3.6-27b f16 -p 0 -n 128 -d 0 -r 3 --tail"
+    "tail-26b         26b-a4b f16 -p 0 -n 128 -d 0,32768 -r 3 --tail"
+    "tail-a3b         qwen3.6-35b-a3b f16 -p 0 -n 128 -d 0 -r 3 --tail"
+    "tail-e4b         e4b     f16 -p 0 -n 128 -d 0 -r 3 --tail"
     "qwen3-0.6b       qwen3-0.6b f16 -p 4096,32768 -n 128 -r 3"
     "laguna-xs        laguna-xs f16 -p 4096 -n 128 -d 0,32768 -r 3"
     "qwen-27b         qwen3.6-27b f16 -p 4096 -n 128 -d 0,32768 -r 3"
@@ -112,7 +117,8 @@ done
 # over that of the whole cache, and "kv" the bytes of keys of the whole cache over those with the pool;
 # "long-*-whole" is that of prompts. "alike" is the speed with a prompt's first tokens shared over that without,
 # and "keys16" the tokens of keys without over those with. "sparse" is the speed of a prompt over that of exact attention.
-# "load" is seconds, at most, from a file in the page cache.
+# "load" is seconds, at most, from a file in the page cache. "tail" is milliseconds of a token, at most, beyond the
+# reading of its bytes at the rate that the same run measures.
 wants='
 base-e2b n128 0 600 900
 base-e2b n128 32768 500 750
@@ -153,6 +159,10 @@ base-31b p4096 0 5500 8500
 base-31b p4096 32768 3800 6000
 base-31b-64k n128 65536 120 160
 base-31b-64k p2048 65536 3000 5000
+tail-31b tail 0 1.5 0.8
+tail-27b tail 0 1.5 0.95
+tail-26b tail 0 0.88 0.57
+tail-a3b tail 0 0.95 0.64
 verify-31b-8 round 1024 1.27 1.15
 verify-31b-8 round 65536 1.35 1.2
 verify-31b-16 round 1024 1.6 1.35
@@ -252,15 +262,15 @@ awk -v wants="$wants" '
         if ($4 ~ /^(load|kv|keys)/ && !(key in must))
             next
         share = $4 ~ /^(round|gain)/
-        as = $4 == "kv" ? $8 / (pooled[$2 0 "kv"] ? pooled[$2 0 "kv"] : $8) : $4 ~ /^keys/ ? apart[$2 $4] / $8 : \
+        as = $4 == "tail" ? $8 / 1e6 : $4 == "kv" ? $8 / (pooled[$2 0 "kv"] ? pooled[$2 0 "kv"] : $8) : $4 ~ /^keys/ ? apart[$2 $4] / $8 : \
              $1 ~ /-whole$/ && pooled[$2 $5] ? pooled[$2 $5] / $6 : $1 ~ /^pool/ && shallow[$2] ? $6 / shallow[$2] : \
              $1 ~ /^sparse/ && exact[$2 $4] ? $6 / exact[$2 $4] : \
              $1 ~ /^alike/ && apart[$2 $4] ? $6 / apart[$2 $4] : \
              $4 == "load" || share ? $8 / 1e9 : $1 ~ /^streams/ ? $6 / one[$2] : \
              $1 ~ /^cache/ && f16[$2 $5] ? $6 / f16[$2 $5] : $6
         asked = key in must
-        ok = $4 == "load" || $4 ~ /^round/ ? as <= must[key] : as >= must[key]
+        ok = $4 ~ /^(load|tail|round)/ ? as <= must[key] : as >= must[key]
         printf "| %s | %s | %s | %d | %.1f | ±%.1f %% | %.3f | %s | %s | %s | %s |\n", $1, $3, $4, $5,
-            $6, $7, $8 / 1e6, as == $6 ? "" : sprintf($4 == "load" ? "%.2f s" : "%.2f x", as), must[key], aim[key],
+            $6, $7, $8 / 1e6, as == $6 ? "" : sprintf($4 == "load" ? "%.2f s" : $4 == "tail" ? "%.2f ms" : "%.2f x", as), must[key], aim[key],
             asked ? (ok ? "met" : "missed") : ""
     }' "$found" "$found"

@@ -4,6 +4,7 @@
  * Closing undoes them. A model opened for its vocabulary alone has a device too, because plans are
  * dry passes on it, but no weights.
  */
+#include "carat_bench.h"
 #include "engine/engine_int.h"
 #include "engine/experts.h"
 #include "engine/media.h"
@@ -403,16 +404,39 @@ int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_DEVICE
     return m->n_sides;
 }
 
-int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool clear)
+static int32_t op_times(const device_op_time *from, int32_t n, carat_op_time *list, int32_t cap)
 {
-    device_op_time from[DEVICE_OP_TIMES_MAX];
-    int32_t n = device_op_times(m->dev, from, DEVICE_OP_TIMES_MAX, clear);
     n = n < cap ? n : cap;
     for (int32_t i = 0; i < n; i++)
         list[i] = (carat_op_time){from[i].op,       from[i].type,    from[i].rows, from[i].n_in,
                                   from[i].n_out,    from[i].n_calls, from[i].ms,   from[i].bytes,
                                   from[i].int8_ops, from[i].f32_ops};
     return n;
+}
+
+int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool clear)
+{
+    device_op_time from[DEVICE_OP_TIMES_MAX];
+    return op_times(from, device_op_times(m->dev, from, DEVICE_OP_TIMES_MAX, clear), list, cap);
+}
+
+status carat_time_passes(carat_model *m, err *e)
+{
+    if (!m->dev->time_passes || m->n_sides > 1)
+        return err_set(e, E_UNSUPPORTED,
+                       "times of passes are taken of models on one GPU alone: %s is on %s",
+                       m->core.name, m->n_sides > 1 ? "several devices" : m->dev->name);
+    return m->dev->time_passes(m->dev, e);
+}
+
+int32_t carat_timed_passes(carat_model *m, carat_pass_times *t, carat_op_time *list, int32_t cap)
+{
+    device_pass_times from = {0};
+    if (m->dev->timed_passes)
+        m->dev->timed_passes(m->dev, &from);
+    *t = (carat_pass_times){from.read_bytes, from.launch_ms, from.pass_ms,
+                            from.n_whole,    from.n_split,   from.n_kernels};
+    return op_times(from.ops, from.n_ops, list, cap);
 }
 
 bool carat_input_sums_at(const carat_model *m, int32_t i, carat_input_sums *out)

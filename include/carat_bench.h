@@ -31,6 +31,25 @@ typedef struct carat_bench_script {
 CARAT_API carat_status carat_pretend(carat_session *s, const int32_t *ids, int64_t n,
                                      carat_error *e);
 
+/* Times of passes on a GPU, and of their ops, for decoded tokens of a model on one device. A pass
+ * runs as always, or every other time op by op: there kernels do not overlap, so an op's time is
+ * that of the op alone. Small ops that are computed together have one line. */
+typedef struct carat_pass_times {
+    double read_bytes; /* per second, by a kernel that only reads, over much memory: just measured */
+    double launch_ms;  /* of a kernel that does nothing, one of many in a recorded pass */
+    double pass_ms;    /* of a pass on the GPU, as always: the mean */
+    int32_t n_whole, n_split; /* passes as always, and op by op */
+    int32_t n_kernels;        /* of the last pass */
+} carat_pass_times;
+/* From here on times are taken, until carat_timed_passes. E_UNSUPPORTED: the model is not on one
+ * GPU that records passes. E_MEMORY: too little of its memory is free. No call may be computing on
+ * the model meanwhile. */
+CARAT_API carat_status carat_time_passes(carat_model *m, carat_error *e);
+/* Copies at most cap lines to list and returns the number copied; their times are sums over the
+ * passes that ran op by op. */
+CARAT_API int32_t carat_timed_passes(carat_model *m, carat_pass_times *t, carat_op_time *list,
+                                     int32_t cap);
+
 #ifdef __cplusplus
 }
 #endif

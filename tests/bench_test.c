@@ -233,6 +233,41 @@ TEST(bench_sets_every_op_beside_its_floor)
     json_decref(root);
 }
 
+/* A token's time is reading and a tail, and the tail is that of its parts. */
+TEST(bench_divides_a_token_into_reading_and_a_tail)
+{
+    double bytes[2], active = 0;
+    json_t *root = report(
+        "moe", ARGS("-p", "4", "-n", "3", "-d", "0,20", "-r", "2", "-t", "1", "--tail"));
+    const json_t *tests = json_object_get(root, "tests");
+    active = real_of(json_object_get(root, "model"), "active_bytes_per_token");
+    CHECK_EQ(json_array_size(tests), 4);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *t = json_object_get(json_array_get(tests, i), "tail");
+        const json_t *ops = json_object_get(t, "ops");
+        double beyond = real_of(t, "between_ms"), read = 0;
+        CHECK_EQ(t != NULL, i % 2);
+        if (!t)
+            continue;
+        for (size_t k = 0; k < json_array_size(ops); k++) {
+            beyond += real_of(json_array_get(ops, k), "beyond_ms");
+            read += real_of(json_array_get(ops, k), "bytes");
+        }
+        bytes[i / 2] = real_of(t, "bytes");
+        CHECK(json_array_size(ops) > 8 && real_of(t, "between_ms") > 0);
+        CHECK_NEAR(read, bytes[i / 2], 1e-6 * read);
+        CHECK_NEAR(real_of(t, "read_ms"), 1e3 * read / real_of(t, "read_bytes_per_second"), 1e-9);
+        CHECK_NEAR(real_of(t, "token_ms"), real_of(t, "read_ms") + real_of(t, "tail_ms"), 1e-9);
+        CHECK_NEAR(real_of(t, "tail_ms"), beyond, 1e-9);
+        CHECK(real_of(t, "token_ms") <=
+              real_of(json_array_get(tests, i), "avg_ns") * 1e-6 / 3 + 1e-9);
+    }
+    /* A row of the table of embeddings is not counted; a few keys are. */
+    CHECK_MSG(bytes[1] > bytes[0] && fabs(bytes[0] - active) < 1e-3 * active,
+              "%g and %g bytes of %g", bytes[0], bytes[1], active);
+    json_decref(root);
+}
+
 PLAIN_TEST(bench_compares_with_another_program)
 {
     char other[1024];
@@ -264,6 +299,7 @@ TEST(bench_refuses_what_makes_no_sense)
         {"-m", model, "-p", "5", "-n", "2", "--vs", "/nonexistent", NULL},
         {"-m", model, "-p", "5", "-n", "2", "--vs", "/bin/false", NULL},
         {"-m", model, "-d", "5000", NULL},
+        {"-m", model, "-p", "0", "-n", "2", "--tail", "--floors", NULL},
         {"-m", model, "-p", "5", "--pictures", "69", NULL},
         {"-m", model, "-p", "5", "--pictures", "70", NULL}, /* no tower */
         {"-m", model, "-p", "5", "--sounds", "31", NULL},

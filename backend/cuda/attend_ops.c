@@ -171,10 +171,10 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     if (pass_failed(p))
         return;
     dev_step st = cuda_step(p, kv);
-    if (!cuda_join_store(c, view, st, cuda_mat(k), cuda_mat(v))) {
-        cuda_settle(c);
-        cu_kv_store(c->stream, view, st, cuda_mat(k), cuda_mat(v));
-    }
+    if (cuda_join_store(c, view, st, cuda_mat(k), cuda_mat(v)))
+        return;
+    cuda_settle(c);
+    cu_kv_store(c->stream, view, st, cuda_mat(k), cuda_mat(v));
     cuda_done(p, "kv_store");
 }
 
@@ -724,5 +724,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     } else {
         attend_many(p, &x, kv, temp, lists, scores);
     }
+    uint64_t n_pairs;
+    if (c->splits)
+        cuda_note_bytes(c, device_seen_bytes(p->rows, kv, q.rows, &n_pairs));
     cuda_done(p, "attend");
 }

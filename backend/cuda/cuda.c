@@ -333,7 +333,7 @@ static void cuda_begin(device *d, pass *p)
     cuda_forget_waiting(c);
     c->next_activation_copy = 0;
     c->chosen = c->choice = c->choice_done = NULL;
-    c->unit_late = false;
+    c->unit_late = c->splits = false;
     c->sorted.id = NULL;
     c->watch_shown = c->crowded = false;
     c->watch.n_jobs = 0;
@@ -415,6 +415,7 @@ static void cuda_close(device *d)
     if (c->step_at)
         cudaFree(c->step_at);
     cuda_graphs_drop(c);
+    cuda_times_close(c);
     cuda_blas_close(c->blas);
     cuda_pins_close(c->pins);
     if (c->bounce)
@@ -470,6 +471,7 @@ void cuda_choose_kernels(cuda_device *c)
     c->shallow = SHALLOW_MEASURED;
     c->slice_bytes = SLICE_BYTES;
     c->skip_least = SKIP_LEAST;
+    c->read_bytes = (size_t)READ_MIB << 20;
 }
 
 static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
@@ -587,6 +589,8 @@ cuda_device *cuda_new_device(void)
         .failed = cuda_failed,
         .begin = cuda_begin,
         .end = cuda_end,
+        .time_passes = cuda_time_passes,
+        .timed_passes = cuda_timed_passes,
         .replay = cuda_replay,
         .recorded = cuda_recorded,
         .close = cuda_close,

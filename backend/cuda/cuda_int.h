@@ -7,6 +7,7 @@
  * fuse.c         small ops that become one kernel with the next
  * blas.c         products of long prompts: cuBLASLt or matmul_wide.cu
  * graph.c        passes of few rows, recorded and replayed
+ * op_times.c     how long these take, op by op
  * pinned.c       page-locked host memory, and large copies
  * experts.c      experts of which only some have a place on the device
  * page_moves.c   pages of keys, copied and moved beside the passes
@@ -34,6 +35,7 @@
 
 #include <stdatomic.h>
 
+enum { READ_MIB = 4096 /* much more than any cache */ };
 enum { ACTIVATION_COPIES = 8, STEP_BUFFERS = 4, TICKETS = 4096 };
 
 /* A rowset on the device. */
@@ -111,6 +113,7 @@ typedef struct graph_slot {
 } graph_slot;
 enum { GRAPHS = 64, GRAPH_ROWS = 256 /* a pass of more rows is not recorded */ };
 
+typedef struct cuda_times cuda_times;
 typedef struct cuda_blas cuda_blas;
 typedef struct cuda_pins cuda_pins;
 typedef struct cuda_experts cuda_experts;
@@ -191,6 +194,9 @@ typedef struct cuda_device {
     graph_slot *recording, *seen; /* of the pass under way; seen: for the first time */
     uint64_t graph_clock;
     bool no_graphs; /* the runtime cannot record */
+    cuda_times *times;  /* op_times.c; NULL: none were taken */
+    bool splits;        /* the pass under way is recorded with an event after each op */
+    size_t read_bytes;  /* that are read to find out how fast memory is; checks set less */
     /* Counters of what attention leaves out, of the pass under way: [SPARSE_STATS], the first
      * n_stats in use. They are added to `tally` at the pass's end. */
     unsigned long long *stats_at, *stats_host; /* device; pinned; NULL: no pass has needed them */
@@ -258,6 +264,35 @@ bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f, con
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
 bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
+
+/* op_times.c */
+status cuda_time_passes(device *d, err *e);
+void cuda_timed_passes(device *d, device_pass_times *out);
+void cuda_times_close(cuda_device *c);
+bool cuda_splits_next(cuda_device *c); /* the pass that begins, which has a recording */
+cudaError_t cuda_launch_whole(cuda_device *c, cudaGraphExec_t x);
+void cuda_split_begin(cuda_device *c); /* once it is being recorded */
+void cuda_split_end(cuda_device *c, pass *p, cudaGraph_t g); /* once it was launched */
+void cuda_mark_op(cuda_device *c, const char *op, int32_t rows);
+void cuda_note_read(cuda_device *c, const packed *w, int32_t n_mat);
+void cuda_note_bytes(cuda_device *c, uint64_t n_bytes);
+/* Kernels were launched since the last call, under this name. */
+static inline void cuda_launched(cuda_device *c, const char *op, int32_t rows)
+{
+    if (c->splits)
+        cuda_mark_op(c, op, rows);
+}
+/* They read n_mat matrices of w; n_bytes of keys, values or states. */
+static inline void cuda_reads(cuda_device *c, const packed *w, int32_t n_mat)
+{
+    if (c->splits)
+        cuda_note_read(c, w, n_mat);
+}
+static inline void cuda_reads_bytes(cuda_device *c, uint64_t n_bytes)
+{
+    if (c->splits)
+        cuda_note_bytes(c, n_bytes);
+}
 
 /* blas.c */
 cuda_blas *cuda_blas_open(bool library); /* false: it is not looked for; NULL: no memory */

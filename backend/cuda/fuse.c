@@ -46,16 +46,26 @@ void cuda_settle(cuda_device *c)
 {
     waiting *w = &c->wait;
     cuda_select(&c->dev);
-    if (w->has_sum)
+    if (w->has_sum) {
         cu_expert_join(c->stream, w->sum, w->parts, NULL, w->k);
-    if (w->has_residual)
+        cuda_launched(c, "sum of experts", w->sum.rows);
+    }
+    if (w->has_residual) {
         cu_residual(c->stream, w->residual);
-    if (w->has_join)
+        cuda_launched(c, "residual", w->residual.x.rows);
+    }
+    if (w->has_join) {
         cu_attend_combine(c->stream, w->join, c->facts.n_sm);
-    if (w->n_products)
+        cuda_launched(c, "join", w->join.x.a.q.rows);
+    }
+    if (w->n_products) {
         cuda_products(c, w->product, w->n_products);
-    if (w->n_jobs)
+        cuda_launched(c, "product", w->product->p.y.rows);
+    }
+    if (w->n_jobs) {
         cu_heads(c->stream, w->job, w->n_jobs, w->kv, w->st);
+        cuda_launched(c, "heads", w->job->y.rows);
+    }
     cuda_forget_waiting(c);
     cuda_ok(c, NULL, cudaGetLastError(), "ops that waited"); /* a copy may come next */
 }
@@ -86,6 +96,11 @@ void cuda_products(cuda_device *c, const one_product *job, int32_t n)
         cu_products(c->stream, one, n, cuda_launch_memory(c));
     else
         cu_product_rows(c->stream, rows, n, c->launch);
+    for (int i = 0; i < n; i++) {
+        cuda_reads(c, &job[i].p.w, 1);
+        if (job[i].p.glu && !job[i].p.up_row)
+            cuda_reads(c, &job[i].p.up, 1);
+    }
     if (c->choice)
         c->choice_done = c->choice;
     c->choice = NULL;

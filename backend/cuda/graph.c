@@ -124,7 +124,8 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     c->seen = seen ? NULL : s;
     if (!seen || s->crowded)
         return false;
-    if (!s->exec) {
+    const bool split = s->exec && cuda_splits_next(c);
+    if (!s->exec || split) {
         cudaError_t r = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
         if (r == cudaErrorNotSupported) {
             cudaGetLastError();
@@ -134,9 +135,11 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         if (!cuda_ok(c, p, r, "recording a pass"))
             return true;
         c->recording = s;
+        if (split)
+            cuda_split_begin(c);
         return false;
     }
-    if (!cuda_ok(c, p, cudaGraphLaunch(s->exec, c->stream), "replaying a pass"))
+    if (!cuda_ok(c, p, cuda_launch_whole(c, s->exec), "replaying a pass"))
         return true;
     *y = s->y;
     show_stats(c, s, st);
@@ -151,6 +154,7 @@ void cuda_recorded(device *d, pass *p, mat y)
     cuda_device *c = d->self;
     graph_slot *s = c->recording;
     cudaGraph_t g = NULL;
+    cudaGraphExec_t once = NULL, *exec = c->splits ? &once : s ? &s->exec : NULL;
     if (c->seen)
         c->seen->crowded = c->crowded;
     if (!s)
@@ -160,9 +164,13 @@ void cuda_recorded(device *d, pass *p, mat y)
         return;
     if (pass_failed(p))
         forget_slot(s);
-    else if (cuda_ok(c, p, cudaGraphInstantiate(&s->exec, g, 0), "recording a pass") &&
-             cuda_ok(c, p, cudaGraphLaunch(s->exec, c->stream), "replaying a pass"))
+    else if (cuda_ok(c, p, cudaGraphInstantiate(exec, g, 0), "recording a pass") &&
+             cuda_ok(c, p, cudaGraphLaunch(*exec, c->stream), "replaying a pass"))
         s->y = y;
+    if (c->splits && !pass_failed(p))
+        cuda_split_end(c, p, g);
+    if (once)
+        cudaGraphExecDestroy(once);
     s->n_stats = c->n_stats;
     memcpy(s->counted, c->counted, sizeof s->counted);
     cuda_take_stats(c, p);

@@ -58,6 +58,7 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
     cuda_wrote_mat(p, logits);
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
+    const packed v = cuda_view(w);
     cuda_offload *offload = cuda_offload_any(cuda_of(p));
     if (offload)
         cuda_offload_guess(offload, w, cuda_mat(x), r.k, how.sigmoid);
@@ -65,7 +66,7 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
         rows = x.rows - at < FEW_ROWS ? x.rows - at : (int32_t)FEW_ROWS;
         router_args a = {.x = cuda_mat(some_rows(x, at, rows)),
                          .logits = cuda_mat(some_rows(logits, at, rows)),
-                         .w = cuda_view(w),
+                         .w = v,
                          .bias = bias,
                          .how = how,
                          .id = r.id + (size_t)at * (size_t)r.k,
@@ -77,7 +78,14 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
     }
     cuda_of(p)->choice = r.id;
     cuda_of(p)->choice_done = NULL;
+    cuda_reads(cuda_of(p), &v, 1);
     cuda_done(p, "router");
+}
+
+/* Every pair of row and expert reads a matrix, until all are read. */
+static void reads_experts(cuda_device *c, routing r, const packed *w)
+{
+    cuda_reads(c, w, r.rows * r.k < w->n_mat ? r.rows * r.k : w->n_mat);
 }
 
 /* [rows, k, n_ff] as [rows * k, n_ff]. */
@@ -112,6 +120,7 @@ static void product_of_pairs(pass *p, mat y, mat x, routing r, const weight *w)
                         .expert = r.id,
                         .k = r.k};
     cu_product_vec(c->stream, a);
+    reads_experts(c, r, &a.p.w);
 }
 
 /* One matrix of every pair, without its twin: for shapes and formats that the gated kernels
@@ -304,6 +313,9 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     }
     c->chosen = r.id;
     cuda_quant_keep(p, y.at, copy);
+    reads_experts(c, r, &a.p.w);
+    if (up)
+        reads_experts(c, r, &a.p.up);
     cuda_done(p, "moe_glu");
 }
 
@@ -349,6 +361,7 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
                         .chosen = c->chosen == r.id};
     cuda_offload *offload = cuda_offload_of(c, down);
     const offload_view v = offload ? cuda_offload_again(offload, down) : (offload_view){0};
+    reads_experts(c, r, &a.p.w);
     if (outputs.at) {
         expert_product b = a;
         cuda_wrote_mat(p, outputs);
@@ -485,6 +498,13 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     } else {
         cu_product_vec(c->stream, d);
     }
+    const packed *once[] = {&choose.w, &a.shared, &a.shared_up, &d.shared};
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
+        cuda_reads(c, once[i], 1);
+    reads_experts(c, r, &a.p.w);
+    if (m->up)
+        reads_experts(c, r, &a.p.up);
+    reads_experts(c, r, &d.p.w);
     cuda_done(p, "mixture");
     return true;
 }

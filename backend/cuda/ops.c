@@ -121,7 +121,6 @@ static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
                            (residual_args){.x = cuda_mat(x), .y = cuda_mat(y), .w = v, .eps = eps});
     else /* heads are normed apart: no model does this to a residual stream */
         err_set(&p->e, E_UNSUPPORTED, "add_rms_norm of %d heads on a CUDA device", y.heads);
-    cuda_done(p, "add_rms_norm");
 }
 
 static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps)
@@ -141,7 +140,6 @@ static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, 
                                                    .yw = aw,
                                                    .bw = bw,
                                                    .eps = eps});
-    cuda_done(p, "add_branches");
 }
 
 void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
@@ -159,7 +157,6 @@ void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
     if (cuda_few(p) && gates && cuda_join_gates(cuda_of(p), &by, cuda_mat(b), q)) {
         cuda_wrote_mat(p, b); /* its copy was not made */
         cuda_quant_keep(p, y.at, q);
-        cuda_done(p, "act_mul");
         return;
     }
     cuda_settle(cuda_of(p));
@@ -209,10 +206,10 @@ static void c_add(pass *p, mat y, mat a, mat b)
     if (y.at == a.at && y.heads == 1 && cu_can_wait_add(cuda_mat(y), cuda_mat(b))) {
         residual_args sum = {.x = cuda_mat(y), .y = cuda_mat(b), .plain = true};
         cuda_wait_residual(cuda_of(p), sum);
-    } else {
-        cuda_settle(cuda_of(p));
-        cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b));
+        return;
     }
+    cuda_settle(cuda_of(p));
+    cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b));
     cuda_done(p, "add");
 }
 
@@ -367,7 +364,9 @@ static bool multiply(pass *p, mat y, mat x, const weight *w, const float *bias)
         if (cuda_skip(p, y))
             return false;
         cuda_wrote_mat(p, y);
-        cu_matmul_float(c->stream, dy, dx, cuda_view(w), !cuda_few(p));
+        const packed v = cuda_view(w);
+        cu_matmul_float(c->stream, dy, dx, v, !cuda_few(p));
+        cuda_reads(c, &v, 1);
         cuda_done(p, "matmul");
         return false;
     }

@@ -58,12 +58,13 @@ static inline dev_step cuda_step_without_keys(const pass *p)
     return (dev_step){cuda_step_rows(p)->rows, cuda_of(p)->kv, p->st->n_kv};
 }
 
-/* Takes the error of a launch that failed. */
+/* After launches: takes the error of one that failed. */
 static inline void cuda_done(pass *p, const char *op)
 {
     cudaError_t r = cudaGetLastError();
     if (r != cudaSuccess)
         cuda_ok(cuda_of(p), p, r, op);
+    cuda_launched(cuda_of(p), op, p->rows->n);
 }
 
 static inline bool cuda_loaded(pass *p, const weight *w)

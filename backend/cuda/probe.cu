@@ -1,5 +1,6 @@
-/* probe.cu - random numbers, and a comparison bit by bit: blas.c finds out with them which
- * algorithms of the library give the bits of matmul_mma.cu.
+/* probe.cu - what the device finds out about itself: random numbers and a comparison bit by bit, by
+ * which blas.c learns which algorithms of the library give the bits of matmul_mma.cu; launches and
+ * reading, whose times op_times.c takes.
  */
 #include "backend/cuda/launch_small.h"
 #include "backend/cuda/dev.cuh"
@@ -30,6 +31,49 @@ __global__ void __launch_bounds__(256)
     size_t i = (size_t)blockIdx.x * 256 + threadIdx.x;
     if (i < n && __float_as_uint(a[i]) != __float_as_uint(b[i]))
         atomicAdd(count, 1);
+}
+
+/* What a launch costs in a recording.
+ * grid:   one block
+ * shared: none
+ * bound:  launching */
+__global__ void __launch_bounds__(32) nothing_kernel(int32_t)
+{
+    grid_trigger();
+    grid_wait();
+}
+
+/* The sum of all words goes to no place that is there: so every word is read.
+ * grid:   eight blocks to a multiprocessor, a thread 64 bytes at a time
+ * shared: none
+ * bound:  reading: this is the rate that other kernels are compared with */
+__global__ void __launch_bounds__(256)
+    read_kernel(const uint4 *from, size_t n_lines, uint32_t never, uint32_t *to)
+{
+    uint32_t sum = 0;
+    const size_t n = (size_t)gridDim.x * 256;
+    for (size_t i = (size_t)blockIdx.x * 256 + threadIdx.x; i < n_lines; i += n) {
+        uint4 v[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            v[k] = from[i + (size_t)k * n_lines];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            sum += v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+    }
+    if (sum == never)
+        *to = sum;
+}
+
+extern "C" void cu_nothing(cudaStream_t s)
+{
+    LAUNCH(nothing_kernel, dim3(1), dim3(32), 0, s, 0);
+}
+
+extern "C" void cu_read(cudaStream_t s, const void *from, size_t n_bytes, int n_sm)
+{
+    LAUNCH(read_kernel, dim3((unsigned)(8 * n_sm)), dim3(256), 0, s, (const uint4 *)from,
+           n_bytes / 64, 0x5eed5eedu, (uint32_t *)from);
 }
 
 extern "C" void cu_random_bf16(cudaStream_t s, uint16_t *to, size_t n, uint32_t seed)

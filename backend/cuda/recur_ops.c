@@ -120,6 +120,7 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
         cu_delta_chain(dev->stream, d);
     else
         cu_delta(dev->stream, d);
+    cuda_reads_bytes(dev, device_state_bytes(p->st, rv));
     cuda_done(p, "delta");
 }
 
@@ -168,6 +169,7 @@ bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_uni
     d.ticket = c->recur_ticket;
     cuda_wrote_mat(p, y);
     cu_unit(c->stream, d);
+    cuda_reads_bytes(c, device_state_bytes(p->st, rv));
     cuda_quant_keep(p, y.at, d.q);
     cuda_done(p, "delta_unit");
     return true;

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -162,6 +163,56 @@ static void check_wrappers(rig *g, const model *m, const int32_t *ids, const flo
     }
 }
 
+/* Of one row, by a dry pass. */
+static uint64_t weight_bytes(rig *g, const model *m, const int32_t *ids, err *e)
+{
+    tapped t;
+    pass p = {0};
+    if (open_tapped(&t, g->gpu, m, NULL, 0, e) || kv_reserve(&t.c, 1, e) ||
+        kv_batch_add(&t.b, &t.c, ids, 1, NULL, KV_WANT_ALL, e))
+        return 0;
+    pass_begin(&p, g->gpu, &t.b.st, NULL, 0);
+    model_forward(&p, m, &t.l);
+    close_tapped(&t);
+    return p.weight_bytes_read;
+}
+
+/* Passes timed op by op give the results of all others, bit by bit; what they say they read is what
+ * the model has to read. */
+static void check_pass_times(rig *g, const model *m, const int32_t *ids, const float *want,
+                             size_t n)
+{
+    cuda_device *c = g->gpu->self;
+    const size_t usual = c->read_bytes;
+    device_pass_times t;
+    err e = {0};
+    c->read_bytes = g->quick ? (size_t)1 << 20 : usual;
+    status st = g->gpu->time_passes(g->gpu, &e);
+    c->read_bytes = usual;
+    float *timed = st ? NULL : run(g, g->gpu, m, ids, 1, &e);
+    g->gpu->timed_passes(g->gpu, &t);
+    if (!timed) {
+        failed(g, "pass times", e.text);
+        return;
+    }
+    verdict(g, "pass times", "op by op and whole, against passes not timed",
+            distance(timed, want, n), 0);
+    mem_free(timed);
+    verdict(g, "pass times", text("%d whole, %d op by op", t.n_whole, t.n_split),
+            t.n_split > 0 && abs(t.n_whole - t.n_split) <= 1 ? 0 : 1, 0);
+    uint64_t bytes = 0, keys = 0, wanted = weight_bytes(g, m, ids, &e);
+    int64_t n_ops = 0;
+    for (int32_t i = 0; i < t.n_ops; i++) {
+        n_ops += t.ops[i].n_calls;
+        keys += strcmp(t.ops[i].op, "attend") ? 0 : t.ops[i].bytes;
+        bytes += strcmp(t.ops[i].op, "attend") ? t.ops[i].bytes : 0;
+    }
+    verdict(g, "pass times", text("%d kernels", t.n_kernels),
+            t.n_kernels > 4 * m->n_layer && n_ops <= (int64_t)t.n_kernels * t.n_split ? 0 : 1, 0);
+    verdict(g, "pass times", "bytes of weights, and keys beside them",
+            wanted && keys && bytes == wanted * (uint64_t)t.n_split ? 0 : 1, 0);
+}
+
 void check_taps(rig *g)
 {
     fidelity f;
@@ -193,6 +244,7 @@ void check_taps(rig *g)
             verdict(g, "taps", "run and replayed", distance(plain, replayed, n), 0);
             verdict(g, "taps", "run and replayed, one row", distance(plain, again, n), 0);
             check_wrappers(g, &m, f.tokens, want, n);
+            check_pass_times(g, &m, f.tokens, alone, n);
         } else {
             failed(g, "taps", e.text);
         }

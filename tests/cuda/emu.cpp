@@ -550,9 +550,11 @@ struct emu_op {
     void *f;
     emu_copy copy; /* from NULL: n bytes of `value` */
     int value;
+    cudaEvent_t event; /* not NULL: it is recorded, and nothing else */
 };
 struct emu_graph {
     std::vector<emu_op> op;
+    size_t n; /* of them, also when they have gone to an emu_graph_exec */
 };
 struct emu_graph_exec {
     std::vector<emu_op> op;
@@ -587,11 +589,11 @@ bool emu_records(cudaStream_t s)
 void emu_record(cudaStream_t s, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *),
                 void (*drop)(void *), void *f)
 {
-    s->record->op.push_back({grid, block, shared_bytes, call, drop, f, {}, 0});
+    s->record->op.push_back({grid, block, shared_bytes, call, drop, f, {}, 0, NULL});
 }
 static cudaError_t record_copy(cudaStream_t s, void *to, const void *from, size_t n, int value)
 {
-    s->record->op.push_back({1, 1, 0, NULL, NULL, NULL, {to, from, n}, value});
+    s->record->op.push_back({1, 1, 0, NULL, NULL, NULL, {to, from, n}, value, NULL});
     return cudaSuccess;
 }
 
@@ -856,6 +858,13 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
                    s ? s->n : 0, false};
     return cudaSuccess;
 }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags)
+{
+    if (!emu_records(s) || flags != cudaEventRecordExternal)
+        return cudaEventRecord(e, s);
+    s->record->op.push_back({1, 1, 0, NULL, NULL, NULL, {}, 0, e});
+    return cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
     run_copies(e->stream, e->n);
@@ -887,6 +896,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
     emu_graph *made = s->record;
     s->record = NULL;
     *g = made;
+    if (made)
+        made->n = made->op.size();
     if (!made || !s->spoiled)
         return made ? cudaSuccess : last_error = cudaErrorInvalidValue;
     cudaGraphDestroy(made);
@@ -903,13 +914,20 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
     the_kernel = NULL;
     for (const emu_op &o : x->op) {
-        if (o.call)
+        if (o.event)
+            cudaEventRecord(o.event, s);
+        else if (o.call)
             emu_run(o.grid, o.block, o.shared_bytes, o.call, o.f);
         else if (o.copy.from)
             cudaMemcpyAsync(o.copy.to, o.copy.from, o.copy.n, cudaMemcpyDeviceToDevice, s);
         else
             cudaMemsetAsync(o.copy.to, o.value, o.copy.n, s);
     }
+    return cudaSuccess;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *, size_t *n)
+{
+    *n = g->n;
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
