@@ -1,7 +1,7 @@
 /* check.c - cuda_check: the CUDA device against the CPU reference, in one run.
  *
  *     cuda_check [--quick | --brief] [--ops | --models] [--part I/N] [--card CAPABILITY]
- *                [SUBSTRING]
+ *                [--record FILE | --compare FILE] [SUBSTRING]
  *     cuda_check --soak MINUTES   (check_expert_soak.c)
  *
  * Prints a line per check, then a summary. Exit status 0 only if something ran and all agreed. It
@@ -12,6 +12,9 @@
  * around an op's reference has one thread, so tools/gpu_check.sh runs parts of the ops side by
  * side. Models run alone: they are thousands of short passes, and processes that share a GPU would
  * only delay each other. --card 8.6: with the kernels of such a card (backend/cuda/cards.c).
+ * --record FILE writes a hash of the bits that came from the GPU for each verdict, --compare FILE
+ * says where those of another build differ: for changes that must leave every bit as it is. Checks
+ * that depend on time (drafts, experts fetched early) may differ between two runs of one build.
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -118,6 +121,83 @@ static void keep_slowest(rig *g, const char *name, const char *shape)
     g->last_ms = now;
 }
 
+/* ---- Bits ---------------------------------------------------------------------------------- */
+
+static uint64_t bits; /* of what was downloaded since the last verdict */
+static void (*plain_download)(device *d, void *to, const void *from, size_t n_bytes);
+static void hash_download(device *d, void *to, const void *from, size_t n_bytes)
+{
+    plain_download(d, to, from, n_bytes);
+    const unsigned char *at = to;
+    uint64_t word;
+    for (; n_bytes; n_bytes -= n_bytes < sizeof word ? n_bytes : sizeof word, at += sizeof word) {
+        word = n_bytes; /* of the last, which may be shorter */
+        memcpy(&word, at, n_bytes < sizeof word ? n_bytes : sizeof word);
+        bits = rng_mix(bits ^ word);
+    }
+}
+
+/* A line of a record: the hash, then the check's name and shape. */
+enum { RECORD_LINE = 256 };
+static struct {
+    FILE *to;
+    char (*line)[RECORD_LINE]; /* of the other build, in its order */
+    int n, at, n_same, n_differ, n_new;
+} record;
+
+static void note_bits(const char *name, const char *shape)
+{
+    char line[RECORD_LINE];
+    const int hash = 16;
+    snprintf(line, sizeof line, "%016llx %s, %s\n", (unsigned long long)bits, name, shape);
+    bits = 0;
+    if (record.to)
+        fputs(line, record.to);
+    if (!record.line)
+        return;
+    for (int i = record.at; i < record.n; i++) {
+        if (strcmp(record.line[i] + hash, line + hash))
+            continue;
+        const bool same = !memcmp(record.line[i], line, (size_t)hash);
+        record.n_same += same;
+        record.n_differ += !same;
+        record.at = i + 1;
+        if (!same)
+            printf("DIFF  %s", line + hash + 1);
+        return;
+    }
+    record.n_new++;
+}
+
+static bool open_record(rig *g, const char *path, bool compare)
+{
+    enum { LINES = 1 << 17 };
+    FILE *f = fopen(path, compare ? "r" : "w");
+    plain_download = g->gpu->download;
+    g->gpu->download = hash_download;
+    if (!compare)
+        return (record.to = f) != NULL;
+    record.line = f ? mem_alloc(LINES * sizeof *record.line) : NULL;
+    while (record.line && record.n < LINES && fgets(record.line[record.n], RECORD_LINE, f))
+        record.n++;
+    if (f)
+        fclose(f);
+    return record.n > 0;
+}
+
+/* False: bits differ, or nothing could be compared. */
+static bool close_record(void)
+{
+    bool ok = !record.line || (record.n_same && !record.n_differ);
+    if (record.line)
+        printf("%d verdicts with the recorded bits, %d with others, %d that were not recorded\n",
+               record.n_same, record.n_differ, record.n_new);
+    if (record.to)
+        ok = !fclose(record.to);
+    mem_free(record.line);
+    return ok;
+}
+
 void failed(rig *g, const char *name, const char *why)
 {
     g->n_run++;
@@ -132,6 +212,7 @@ void verdict(rig *g, const char *name, const char *shape, double error, double b
     g->n_run++;
     g->n_failed += !ok;
     printf("%s  %-14s %-44s %9.2e  of %7.0e\n", ok ? "ok  " : "FAIL", name, shape, error, bound);
+    note_bits(name, shape);
     fflush(stdout);
     keep_slowest(g, name, shape);
 }
@@ -341,6 +422,8 @@ int main(int argc, char **argv)
     rig g = {.rng = 7, .parts = 1};
     bool only_ops = false, only_models = false;
     double soak_minutes = 0;
+    const char *recorded = NULL;
+    bool compare = false;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) {
             g.quick = true;
@@ -364,6 +447,10 @@ int main(int argc, char **argv)
             }
         } else if (!strcmp(argv[i], "--card") && i + 1 < argc) {
             setenv("CARAT_CARD", argv[++i], 1);
+        } else if ((!strcmp(argv[i], "--record") || !strcmp(argv[i], "--compare")) &&
+                   i + 1 < argc) {
+            compare = !strcmp(argv[i], "--compare");
+            recorded = argv[++i];
         } else {
             g.only = argv[i];
         }
@@ -375,6 +462,10 @@ int main(int argc, char **argv)
         return 2;
     }
     printf("%s\n", g.gpu->name);
+    if (recorded && !open_record(&g, recorded, compare)) {
+        printf("%s cannot be %s\n", recorded, compare ? "read, or has no line" : "written");
+        return 2;
+    }
     g.scratch_bytes = g.quick ? (size_t)64 << 20 : (size_t)2 << 30;
     g.ref_scratch = g.ref->alloc(g.ref, g.scratch_bytes);
     g.gpu_scratch = g.gpu->alloc(g.gpu, g.scratch_bytes);
@@ -426,5 +517,6 @@ int main(int argc, char **argv)
     g.gpu->release(g.gpu, g.gpu_scratch, g.scratch_bytes);
     device_close(g.ref);
     device_close(g.gpu);
-    return g.n_failed || (!g.n_run && g.parts == 1);
+    const bool same = close_record();
+    return g.n_failed || !same || (!g.n_run && g.parts == 1);
 }
