@@ -27,6 +27,19 @@ static void stats_product(pass *p, int64_t rows, const weight *w, double share)
         (uint64_t)((double)(w->packed_bytes ? w->packed_bytes : w->n_bytes) * share);
 }
 
+bool device_knows_act(const device *d, act_kind act)
+{
+    return (uint32_t)act < 32 && (d->acts >> act & 1);
+}
+
+static bool knows_act(pass *p, const char *op, act_kind act)
+{
+    if (!pass_failed(p) && !device_knows_act(p->dev, act))
+        err_set(&p->e, E_UNSUPPORTED, "%s: activation %d is not one that %s computes (layer %d)",
+                op, (int)act, p->dev->name, p->il);
+    return !pass_failed(p);
+}
+
 mat op_embed(pass *p, const weight *w, float scale)
 {
     if (!pass_shapes(p, "embed", w && w->n_in > 0 && w->n_mat == 1))
@@ -124,28 +137,48 @@ void op_rms_norms(pass *p, mat *y, mat x, const norm_want *want, int32_t n, floa
 
 mat op_matmul(pass *p, mat x, const weight *w)
 {
-    if (!pass_shapes(p, "matmul", w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1))
-        return (mat){0};
-    mat y = pass_mat(p, x.rows, 1, w->n_out);
-    stats_product(p, x.rows, w, 1);
-    if (!pass_failed(p))
-        p->dev->op->matmul(p, y, x, w);
-    if (!pass_failed(p) && lora_adapts(p, w))
-        lora_add(p, y, x, w);
+    mat y;
+    op_matmuls(p, &y, x, &w, 1);
     return y;
 }
 
-bool device_knows_act(const device *d, act_kind act)
+void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n)
 {
-    return (uint32_t)act < 32 && (d->acts >> act & 1);
+    bool fits = n > 0 && n <= MATMULS_MAX && x.heads == 1, together = p->dev->op->matmuls && n > 1;
+    for (int32_t i = 0; i < n && fits; i++) {
+        fits = w[i] && x.cols == w[i]->n_in && w[i]->n_mat == 1;
+        together = together && fits && !lora_adapts(p, w[i]);
+    }
+    for (int32_t i = 0; i < n; i++)
+        y[i] = (mat){0};
+    if (!pass_shapes(p, "matmul", fits))
+        return;
+    for (int32_t i = 0; i < n; i++) {
+        y[i] = pass_mat(p, x.rows, 1, w[i]->n_out);
+        stats_product(p, x.rows, w[i], 1);
+        if (!together && !pass_failed(p))
+            p->dev->op->matmul(p, y[i], x, w[i]);
+        if (!together && !pass_failed(p) && lora_adapts(p, w[i]))
+            lora_add(p, y[i], x, w[i]);
+    }
+    if (together && !pass_failed(p))
+        p->dev->op->matmuls(p, y, x, w, n);
 }
 
-static bool knows_act(pass *p, const char *op, act_kind act)
+mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act)
 {
-    if (!pass_failed(p) && !device_knows_act(p->dev, act))
-        err_set(&p->e, E_UNSUPPORTED, "%s: activation %d is not one that %s computes (layer %d)",
-                op, (int)act, p->dev->name, p->il);
-    return !pass_failed(p);
+    if (!p->dev->op->matmul_gate || x.rows != 1 || lora_adapts(p, w))
+        return op_act_mul(p, op_matmul(p, x, w), b, act);
+    if (!pass_shapes(p, "matmul_gate",
+                     x.heads == 1 && x.cols == w->n_in && w->n_mat == 1 && b.rows == 1 &&
+                         b.heads == 1 && b.cols == w->n_out && act != ACT_SWIGLU_CUT) ||
+        !knows_act(p, "matmul_gate", act))
+        return (mat){0};
+    mat g = pass_mat(p, 1, 1, w->n_out), y = pass_mat(p, 1, 1, w->n_out);
+    stats_product(p, 1, w, 1);
+    if (!pass_failed(p))
+        p->dev->op->matmul_gate(p, y, g, x, w, b, act);
+    return y;
 }
 
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
@@ -374,7 +407,8 @@ static void watch_pages(pass *p, mat q, const kv_view *kv, float scale)
     }
 }
 
-mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
+/* The room of the result. */
+static mat attend_room(pass *p, mat q, const kv_view *kv, float scale)
 {
     if (!pass_shapes(p, "attend",
                      kv && q.cols == kv->head_dim && q.heads % kv->n_head_kv == 0 &&
@@ -382,9 +416,35 @@ mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
         return (mat){0};
     mat o = pass_mat(p, q.rows, q.heads, q.cols);
     watch_pages(p, q, kv, scale);
+    return o;
+}
+
+mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
+{
+    mat o = attend_room(p, q, kv, scale);
     if (!pass_failed(p))
         p->dev->op->attend(p, o, q, kv, scale);
     return o;
+}
+
+mat op_attend_gate(pass *p, mat q, mat gate, act_kind act, const kv_view *kv, float scale)
+{
+    bool apart = gate.heads == 1 && gate.rows == q.rows * q.heads && gate.cols == q.cols;
+    bool fits = gate.rows == q.rows && gate.heads == q.heads &&
+                (gate.cols == 1 || gate.cols == q.cols) && act != ACT_SWIGLU_CUT;
+    if (!pass_shapes(p, "attend_gate", fits || apart) || !knows_act(p, "attend_gate", act))
+        return (mat){0};
+    mat o = attend_room(p, q, kv, scale);
+    if (p->dev->op->attend_gate) {
+        mat y = pass_mat(p, q.rows, 1, mat_width(q));
+        if (!pass_failed(p))
+            p->dev->op->attend_gate(p, y, o, q, gate, act, kv, scale);
+        return y;
+    }
+    if (!pass_failed(p))
+        p->dev->op->attend(p, o, q, kv, scale);
+    mat y = op_act_mul(p, gate, apart ? mat_head_rows(o) : o, act);
+    return mat_flat(apart ? mat_row_heads(y, q.heads) : y);
 }
 
 void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale)

@@ -173,6 +173,10 @@ typedef struct device_ops {
     void (*rms_norms)(pass *p, const mat *y, mat x, const norm_want *want, int32_t n, float eps);
     /* y[r, o] = sum_i x[r, i] W[o, i] + bias[o]; the bias (weight.bias) belongs to every product */
     void (*matmul)(pass *p, mat y, mat x, const weight *w);
+    /* See op_matmuls. Optional. */
+    void (*matmuls)(pass *p, const mat *y, mat x, const weight *const *w, int32_t n);
+    /* See op_matmul_gate; of one row. g: x W'. Optional. */
+    void (*matmul_gate)(pass *p, mat y, mat g, mat x, const weight *w, mat b, act_kind act);
     /* y = act(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
      * 0..n/2-1 are the gate's, the rest up's). Optional. */
     void (*glu)(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
@@ -187,6 +191,9 @@ typedef struct device_ops {
     /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group]. With sinks, the
      * soft max has one more score, kv->sinks[h], whose value is 0. */
     void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
+    /* See op_attend_gate. o: attend. Optional. */
+    void (*attend_gate)(pass *p, mat y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
+                        float scale);
     /* See op_tail; p->tail is not NULL. r may be NULL. Optional: scorers alone need it. */
     void (*tail)(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
     /* See page_watch. Optional: a device with sum_pages has it. */
@@ -504,6 +511,11 @@ mat op_rms_norm(pass *p, mat x, const weight *w, float eps);
 mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps); /* returns x */
 void op_rms_norms(pass *p, mat *y, mat x, const norm_want *want, int32_t n, float eps);
 mat op_matmul(pass *p, mat x, const weight *w);
+/* y[i] = op_matmul(x, w[i]), n of them. */
+enum { MATMULS_MAX = 4 };
+void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n);
+/* act(x W') * b */
+mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act);
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act);
 mat op_act_mul(pass *p, mat a, mat b, act_kind act);
 mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
@@ -511,6 +523,9 @@ mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
  * left out without a trace. */
 void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
+/* act(gate) * op_attend(q), [rows, heads head_dim]. gate: [rows, heads, 1 or head_dim], or
+ * [rows heads, head_dim], which need not lie side by side. */
+mat op_attend_gate(pass *p, mat q, mat gate, act_kind act, const kv_view *kv, float scale);
 /* Where p->tail is set: the shares softmax_t(scale q[r, h] . k[t]) over the keys t that row r sees,
  * without the sinks, and their maximum over the heads into p->tail->top[r][position of t] if it is
  * larger. q and k are taken before the rotation, so that distance does not count: q is not rotated

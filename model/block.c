@@ -25,27 +25,29 @@ static void add_attention(pass *p, const block_model *g, const block *L, const k
                           bool cut)
 {
     rope turn = *L->rope;
-    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
-    mat k = mat_heads(op_matmul(p, h, &L->wk), g->head_dim);
-    mat v = mat_heads(op_matmul(p, h, &L->wv), g->head_dim);
-    k = op_rope(p, normed(p, k, &L->k_norm, g->eps), L->rope);
-    op_kv_store(p, kv, k, v);
+    const weight *const w[] = {&L->wk, &L->wv, &L->wq, &L->attn_gate};
+    const int32_t n = L->attn_gate.n_in ? 4 : 3, n_head = L->wq.n_out / g->head_dim;
+    const bool fewer = cut && p->st->out.n < p->rows->n;
+    mat y[4], h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
+    op_matmuls(p, y, h, w, fewer ? 2 : n);
+    mat k = normed(p, mat_heads(y[0], g->head_dim), &L->k_norm, g->eps);
+    op_kv_store(p, kv, op_rope(p, k, L->rope), mat_heads(y[1], g->head_dim));
     if (cut)
         op_keep_outputs(p, (mat *const[]){x, &h}, 2);
     if (!p->rows->n)
         return;
-    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim), gate = {0};
-    if (L->attn_gate.n_in)
-        gate = mat_heads(op_matmul(p, h, &L->attn_gate), L->attn_gate.n_out / q.heads);
-    q = normed(p, q, &L->q_norm, g->eps);
+    if (fewer)
+        op_matmuls(p, y + 2, h, w + 2, n - 2);
+    mat q = normed(p, mat_heads(y[2], g->head_dim), &L->q_norm, g->eps);
     if (!kv->window && kv->inside == KV_INSIDE_CAUSAL) /* a window has the last tokens alone */
         op_tail(p, q, kv, L->rope, g->scale);
     turn.grow = g->temperature;
     turn.period = g->period;
-    mat a = op_attend(p, op_rope(p, q, &turn), kv, g->scale);
-    if (L->attn_gate.n_in)
-        a = op_act_mul(p, gate, a, ACT_SOFTPLUS);
-    add_normed(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
+    q = op_rope(p, q, &turn);
+    mat a = n == 3 ? mat_flat(op_attend(p, q, kv, g->scale))
+                   : op_attend_gate(p, q, mat_heads(y[3], L->attn_gate.n_out / n_head),
+                                    ACT_SOFTPLUS, kv, g->scale);
+    add_normed(p, *x, op_matmul(p, a, &L->wo), &L->attn_post_norm, g->eps);
 }
 
 /* x += a gated unit, or the chosen experts' units, weighted, and the shared expert's. */

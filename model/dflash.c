@@ -12,13 +12,14 @@ const model_arch dflash_arch = {.name = "dflash", .bind = dflash_bind};
 
 /* ---- The context --------------------------------------------------------------------------- */
 
-/* Keys and values of x, [rows, n_embd], at the rows' positions. */
-static void store_keys(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x)
+/* Keys and values of x, [rows, n_embd], at the rows' positions. y[n]: the products of x with wk,
+ * wv, wq and head_gate. */
+static void store_keys(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x,
+                       mat *y, int32_t n)
 {
-    mat k = mat_heads(op_matmul(p, x, &L->wk), g->head_dim);
-    mat v = mat_heads(op_matmul(p, x, &L->wv), g->head_dim);
-    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
-    op_kv_store(p, kv, k, v);
+    op_matmuls(p, y, x, (const weight *[]){&L->wk, &L->wv, &L->wq, &L->head_gate}, n);
+    mat k = op_rms_norm_inplace(p, mat_heads(y[0], g->head_dim), &L->k_norm, g->eps);
+    op_kv_store(p, kv, op_rope(p, k, L->rope), mat_heads(y[1], g->head_dim));
 }
 
 void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features)
@@ -35,8 +36,8 @@ void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features)
         const dflash_layer *L = &g->layer[il];
         size_t mark = pass_mark(p);
         p->il = il;
-        store_keys(p, g, L, &kv->view[il],
-                   g->laguna ? op_rms_norm(p, x, &L->attn_norm, g->eps) : x);
+        mat y[2], h = g->laguna ? op_rms_norm(p, x, &L->attn_norm, g->eps) : x;
+        store_keys(p, g, L, &kv->view[il], h, y, 2);
         pass_release(p, mark);
     }
     p->il = -1;
@@ -48,13 +49,14 @@ void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features)
 static void block_layer(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x)
 {
     mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
-    store_keys(p, g, L, kv, h);
-    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
-    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
-    mat a = op_attend(p, q, kv, 1.0f / sqrtf((float)g->head_dim));
-    if (g->laguna)
-        a = op_act_mul(p, mat_heads(op_matmul(p, h, &L->head_gate), 1), a, ACT_SOFTPLUS);
-    op_add(p, x, op_matmul(p, mat_flat(a), &L->wo));
+    const float scale = 1.0f / sqrtf((float)g->head_dim);
+    mat y[4];
+    store_keys(p, g, L, kv, h, y, g->laguna ? 4 : 3);
+    mat q = op_rms_norm_inplace(p, mat_heads(y[2], g->head_dim), &L->q_norm, g->eps);
+    q = op_rope(p, q, L->rope);
+    mat a = g->laguna ? op_attend_gate(p, q, mat_heads(y[3], 1), ACT_SOFTPLUS, kv, scale)
+                      : mat_flat(op_attend(p, q, kv, scale));
+    op_add(p, x, op_matmul(p, a, &L->wo));
     h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
     op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
 }

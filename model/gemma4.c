@@ -34,7 +34,7 @@ static mat gemma4_ple(pass *p, const gemma4 *g, mat x0)
 /* x += the layer's per-layer embedding, through a gate that reads the un-normed stream. */
 static void gemma4_add_ple(pass *p, const gemma4 *g, const gemma4_layer *L, mat x, mat ple)
 {
-    mat h = op_act_mul(p, op_matmul(p, x, &L->ple_gate), ple, ACT_GELU_TANH);
+    mat h = op_matmul_gate(p, x, &L->ple_gate, ple, ACT_GELU_TANH);
     op_add_rms_norm(p, x, op_matmul(p, h, &L->ple_proj), &L->ple_post_norm, g->eps);
 }
 
@@ -68,17 +68,17 @@ static void gemma4_add_dense(pass *p, const gemma4 *g, const gemma4_layer *L, ma
     op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);
 }
 
-/* Stores the keys and values of the rows in the layer's store. */
+/* Stores the keys and values of the rows in the layer's store. y: the products with wk, wv. */
 static void gemma4_store_kv(pass *p, const gemma4 *g, const gemma4_layer *L, const kv_view *kv,
-                            mat h)
+                            const mat *y)
 {
-    mat k = mat_heads(op_matmul(p, h, &L->wk), L->head_dim);
+    mat k = mat_heads(y[0], L->head_dim);
     if (kv->single) { /* only the value is stored; attention derives the key */
         k = op_rms_norm_inplace(p, k, NULL, g->eps);
         op_kv_store(p, kv, k, k);
         return;
     }
-    mat v = L->wv.n_in ? mat_heads(op_matmul(p, h, &L->wv), L->head_dim) : k;
+    mat v = L->wv.n_in ? mat_heads(y[1], L->head_dim) : k;
     v = op_rms_norm(p, v, NULL, g->eps); /* a copy, because k must stay raw */
     k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
     op_kv_store(p, kv, k, v);
@@ -92,15 +92,26 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
 {
     const kv_view *kv = &kvs->view[L->kv];
 
-    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
-    if (L->owns_kv)
-        gemma4_store_kv(p, g, L, kv, h);
-    if (L->last_owner && pass_last_tap(p) < il) {
-        op_keep_outputs(p, (mat *const[]){x, &h, ple}, 3);
-        if (!p->rows->n)
-            return;
+    const weight *w[3];
+    bool cut = L->last_owner && pass_last_tap(p) < il, fewer = cut && p->st->out.n < p->rows->n;
+    int32_t n = 0;
+    mat y[3], h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
+    if (L->owns_kv) {
+        w[n++] = &L->wk;
+        if (L->wv.n_in && !kv->single)
+            w[n++] = &L->wv;
     }
-    mat q = mat_heads(op_matmul(p, h, &L->wq), L->head_dim);
+    w[n] = &L->wq;
+    op_matmuls(p, y, h, w, fewer ? n : n + 1);
+    if (L->owns_kv)
+        gemma4_store_kv(p, g, L, kv, y);
+    if (cut)
+        op_keep_outputs(p, (mat *const[]){x, &h, ple}, 3);
+    if (!p->rows->n)
+        return;
+    if (fewer)
+        y[n] = op_matmul(p, h, &L->wq);
+    mat q = mat_heads(y[n], L->head_dim);
     q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
     if (!kv->window) /* a window has the last tokens alone */
         op_tail(p, q, kv, L->rope, 1.0f);

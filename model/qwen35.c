@@ -21,9 +21,9 @@ static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, const rec
                       mat h, bool cut)
 {
     const delta_unit u = {&L->taps, &L->out_norm, {&L->a, &L->dt}, g->eps};
-    mat m = op_matmul(p, h, &L->wqkv), z = op_matmul(p, h, &L->wz);
-    mat a = op_matmul(p, h, &L->wa), b = op_matmul(p, h, &L->wb);
-    mat o = op_delta_unit(p, m, z, a, b, &u, rv);
+    mat y[4];
+    op_matmuls(p, y, h, (const weight *[]){&L->wqkv, &L->wz, &L->wa, &L->wb}, 4);
+    mat o = op_delta_unit(p, y[0], y[1], y[2], y[3], &u, rv);
     if (cut) {
         op_keep_outputs(p, (mat *const[]){x, &o}, 2);
         if (!p->rows->n)
@@ -32,38 +32,41 @@ static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, const rec
     op_add(p, *x, op_matmul(p, o, &L->out));
 }
 
-void qwen35_store_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h)
+void qwen35_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h, mat *y,
+                 int32_t n)
 {
-    int32_t d = g->head_dim;
-    mat k = mat_heads(op_matmul(p, h, &L->wk), d), v = mat_heads(op_matmul(p, h, &L->wv), d);
-    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
-    op_kv_store(p, kv, k, v);
+    op_matmuls(p, y, h, (const weight *[]){&L->wk, &L->wv, &L->wq}, n);
+    mat k = op_rms_norm_inplace(p, mat_heads(y[0], g->head_dim), &L->k_norm, g->eps);
+    op_kv_store(p, kv, op_rope(p, k, L->rope), mat_heads(y[1], g->head_dim));
 }
 
 void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat x,
-                          mat h)
+                          mat q)
 {
     int32_t d = g->head_dim;
-    mat both = mat_head_rows(mat_heads(op_matmul(p, h, &L->wq), 2 * d)); /* [rows heads, 2 d] */
-    mat q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);
+    mat both = mat_head_rows(mat_heads(q, 2 * d)); /* [rows heads, 2 d]: of query and gate */
+    q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);
     q = mat_row_heads(q, g->n_head);
     op_tail(p, q, kv, L->rope, 1 / sqrtf((float)d));
-    mat a = mat_head_rows(op_attend(p, op_rope(p, q, L->rope), kv, 1 / sqrtf((float)d)));
-    a = op_act_mul(p, mat_columns(both, d, d), a, ACT_SIGMOID);
-    op_add(p, x, op_matmul(p, mat_flat(mat_row_heads(a, g->n_head)), &L->wo));
+    q = op_rope(p, q, L->rope);
+    mat a = op_attend_gate(p, q, mat_columns(both, d, d), ACT_SIGMOID, kv, 1 / sqrtf((float)d));
+    op_add(p, x, op_matmul(p, a, &L->wo));
 }
 
 /* The same, once the others have left their keys. */
 static void add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
                           mat *x, mat h, bool cut)
 {
-    qwen35_store_keys(p, g, L, kv, h);
-    if (cut) {
+    const bool fewer = cut && p->st->out.n < p->rows->n;
+    mat y[3];
+    qwen35_keys(p, g, L, kv, h, y, fewer ? 2 : 3);
+    if (cut)
         op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-        if (!p->rows->n)
-            return;
-    }
-    qwen35_add_attention(p, g, L, kv, *x, h);
+    if (!p->rows->n)
+        return;
+    if (fewer)
+        y[2] = op_matmul(p, h, &L->wq);
+    qwen35_add_attention(p, g, L, kv, *x, y[2]);
 }
 
 void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)

@@ -90,8 +90,8 @@ dev_kv cuda_kv_view(const kv_view *v, const float *k_weight)
 
 static dev_kv view_of(pass *p, const kv_view *v)
 {
-    dev_kv d = cuda_kv_view(v, v->single && !p->dry ? cuda_vector(p, v->k_weight) : NULL);
-    d.sinks = v->sinks && !p->dry ? cuda_vector(p, v->sinks) : NULL;
+    dev_kv d = cuda_kv_view(v, v->single ? cuda_vector(p, v->k_weight) : NULL);
+    d.sinks = cuda_vector(p, v->sinks);
     return d;
 }
 
@@ -362,12 +362,12 @@ static bool may_be_shallow(const cuda_device *c, int32_t kind, const chunk_args 
     return x->parts.shallow > 0 && (x->a.kv.window || c->kv_least[kind] < x->parts.shallow);
 }
 
-/* Rows [from, until). kind: of the store. keys: no row sees more. */
+/* Rows [from, until). kind: of the store. keys: no row sees more. join: gates and copy, if any. */
 static void attend_few(pass *p, chunk_args x, bool split, int32_t kind, int32_t from, int32_t until,
-                       int32_t keys, int32_t at_a_time, dev_quant copy)
+                       int32_t keys, int32_t at_a_time, join_args join)
 {
     const dev_kv *kv = &x.a.kv;
-    bool back = kv->v_rot && !(split && kv->single), wgmma = x.parts.turn == WGMMA_TURN;
+    bool wgmma = x.parts.turn == WGMMA_TURN;
     cuda_device *c = cuda_of(p);
     for (int32_t r = from; r < until; r += at_a_time) {
         x.parts.row0 = r;
@@ -382,25 +382,23 @@ static void attend_few(pass *p, chunk_args x, bool split, int32_t kind, int32_t 
             cu_split8(c->stream, schedule8(c, p, &x));
         else if (!wgmma)
             cu_attend_chunks(c->stream, x);
-        join_args join = {.x = x, .q = copy, .back = back};
-        if (x.parts.n_rows == x.a.q.rows)
-            cuda_wait_join(c, join); /* for gates */
-        else
-            cu_attend_combine(c->stream, join, c->facts.n_sm);
+        join.x = x;
+        join.back = kv->v_rot && !(split && kv->single);
+        cu_attend_combine(c->stream, join, c->facts.n_sm);
     }
 }
 
 /* Rows of answers: those that drop tiles by skip.cu. scratch: for either kind. */
 static void attend_answers(pass *p, const chunk_args *x, const kv_view *kv, bool split,
-                           int32_t keys, int32_t at_a_time, dev_quant copy)
+                           int32_t keys, int32_t at_a_time, join_args join)
 {
     for (int32_t r = 0, n; r < x->a.q.rows; r += n) {
         bool skips;
         n = cuda_skip_run(p, kv, x->a.n_head, r, &skips);
         if (skips)
-            cuda_skip_rows(p, kv, &x->a, r, n, keys, x->parts.at, copy);
+            cuda_skip_rows(p, kv, &x->a, r, n, keys, x->parts.at, join);
         else
-            attend_few(p, *x, split, (int32_t)kv->kind, r, r + n, keys, at_a_time, copy);
+            attend_few(p, *x, split, (int32_t)kv->kind, r, r + n, keys, at_a_time, join);
     }
 }
 
@@ -658,7 +656,8 @@ static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, void *t
 
 /* ---- The op ------------------------------------------------------------------------------- */
 
-void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+/* by: gates of rows of answers, or NULL. */
+static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const gate_args *by)
 {
     cuda_device *c = cuda_of(p);
     int32_t group = q.heads / kv->n_head_kv, d = q.cols;
@@ -698,9 +697,11 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         lists = cuda_temp(p, cuda_select_bytes(kv, q.rows, q.heads));
     if (!few) /* unused after this op */
         pass_release(p, mark);
-    dev_quant copy = {0};
+    join_args join = {.q = {0}};
+    if (by)
+        join.by = *by;
     if (few && d % GROUP == 0)
-        copy = cuda_quant_room(p, q.rows, q.heads * d, false, false);
+        join.q = cuda_quant_room(p, q.rows, q.heads * d, false, false);
     bool joined =
         turns && !p->dry && !pass_failed(p) && cuda_join_rotation(c, cuda_mat(turned), cuda_mat(q));
     if (cuda_skip(p, q))
@@ -713,14 +714,16 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     x.parts.at = temp;
     x.parts.n_chunk = chunks_of(kv, &x.parts, keys);
     cuda_wrote(c, o.at, n_bytes);
+    if (by)
+        cuda_wrote(c, by->y.at, n_bytes);
     if (turns) {
         cuda_wrote(c, turned.at, n_bytes);
         if (!joined)
             cu_rotate(c->stream, a->q, cuda_mat(q), false);
     }
     if (few) {
-        attend_answers(p, &x, kv, split, keys, at_a_time, copy);
-        cuda_quant_keep(p, o.at, copy);
+        attend_answers(p, &x, kv, split, keys, at_a_time, join);
+        cuda_quant_keep(p, by ? by->y.at : o.at, join.q);
     } else {
         attend_many(p, &x, kv, temp, lists, scores);
     }
@@ -728,4 +731,29 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     if (c->splits)
         cuda_note_bytes(c, device_seen_bytes(p->rows, kv, q.rows, &n_pairs));
     cuda_done(p, "attend");
+}
+
+void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+{
+    attend(p, o, q, kv, scale, NULL);
+}
+
+void cuda_attend_gate(pass *p, mat y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
+                      float scale)
+{
+    bool apart = gate.rows != q.rows; /* the gates of a row's heads are rows */
+    if (p->st->prompt || (act != ACT_SOFTPLUS && act != ACT_SIGMOID)) {
+        mat to = mat_heads(y, q.cols);
+        attend(p, o, q, kv, scale, NULL);
+        cuda_act_mul(p, apart ? mat_head_rows(to) : to, gate, apart ? mat_head_rows(o) : o, act);
+        return;
+    }
+    gate_args by = {.y = cuda_mat(y),
+                    .gate = cuda_mat(gate),
+                    .gate_head = apart ? (int32_t)gate.stride : gate.cols,
+                    .share = gate.cols == 1 ? q.cols : 1,
+                    .act = (int32_t)act};
+    if (apart)
+        by.gate.stride *= q.heads;
+    attend(p, o, q, kv, scale, &by);
 }

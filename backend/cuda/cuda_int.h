@@ -63,13 +63,11 @@ typedef struct sorted_pairs {
 /* fuse.c: ops that were called and are not launched yet. */
 typedef struct waiting {
     residual_args residual;
-    join_args join;
-    bool has_residual, has_store, has_join, has_sum;
+    bool has_residual, has_store, has_sum;
     dev_mat sum; /* of rows' experts: the sum over k of `parts` [rows, k, sum.cols] */
     const float *parts;
     int32_t k;
-    int32_t n_products, n_jobs;
-    one_product product[ONE_JOBS];
+    int32_t n_jobs;
     head_job job[HEAD_JOBS];
     dev_kv kv; /* where jobs store to */
     dev_step st;
@@ -248,22 +246,17 @@ void cuda_settle(cuda_device *c);
 void cuda_forget_waiting(cuda_device *c);
 void cuda_wait_residual(cuda_device *c, residual_args a);
 bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: the caller launches it */
-void cuda_wait_product(cuda_device *c, one_product a);        /* of few rows */
-void cuda_products(cuda_device *c, const one_product *job, int32_t n); /* now */
+void cuda_products(cuda_device *c, const one_product *job, int32_t n); /* of few rows; now */
 launch_memory cuda_launch_memory(cuda_device *c);                      /* with tickets of its own */
 /* True if the op joined a waiting one. */
 bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);
-void cuda_wait_join(cuda_device *c, join_args j);
 void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k);
-/* Gates of the attention that waits to be joined: launches both. q: room for the copy of y. */
-bool cuda_join_gates(cuda_device *c, const gate_args *by, dev_mat o, dev_quant q);
 /* rows: where it turns by three axes; else NULL */
 bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f, const step_rows *rows);
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
 bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
-bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
 
 /* op_times.c */
 status cuda_time_passes(device *d, err *e);
@@ -384,13 +377,15 @@ int32_t cuda_skip_run(const pass *p, const kv_view *kv, int32_t n_head, int32_t 
 size_t cuda_skip_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t n_head);
 /* Rows row0 .. row0 + rows - 1 of a. keys: no row sees more. copy: as join_args.q. */
 void cuda_skip_rows(pass *p, const kv_view *kv, const attend_args *a, int32_t row0, int32_t rows,
-                    int32_t keys, void *scratch, dev_quant copy);
+                    int32_t keys, void *scratch, join_args join);
 /* Answers' rows of fewer keys are exact in this store. */
 int32_t cuda_skip_least(const cuda_device *c, const kv_view *kv);
 /* What a recording depends on; false: the pass's rows differ, and it is not recorded. */
 bool cuda_skip_key(const cuda_device *c, const step *st, graph_key *k);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
+void cuda_attend_gate(pass *p, mat y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
+                      float scale);
 
 /* experts.c */
 extern const struct expert_ops cuda_expert_ops;

@@ -5,20 +5,14 @@
  *     x += y; h = rms_norm(x) w'                           the same kernel
  *     y = two branches, normed; the same; h, h', h''      branches_kernel; of many rows, one
  *                                                         branch can be the sum of experts
- *     k = h K; v = h V; q = h Q                           one_kernel, rows_kernel: few rows, up to
- *                                                         four products
- *     g = x W; y = gelu(g) * ple                          the same, at one row
- *     o = joined chunks; y = act(gate) o                  combine_kernel
  *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
  *     q = rope(rms_norm(q) w); q' = Rot q                 heads_kernel; where values and keys come
  *                                                         of the same rows, one job makes both
  *
  * A layer has a dozen small ops whose time is a launch's. The model calls them one by one. Such an
- * op is only noted; the next op joins it, or launches it first. Products wait in front of heads:
- * the model computes, norms and stores keys and values before it asks for queries, and the product
- * of queries shares the launch of theirs. Results are bit-identical to separate launches. Every op
- * that cannot join begins with cuda_settle, and so does every read or release of memory, so no one
- * sees a result that is not launched yet.
+ * op is only noted; the next op joins it, or launches it first. Results are bit-identical to
+ * separate launches. Every op that cannot join begins with cuda_settle, and so does every read or
+ * release of memory, so no one sees a result that is not launched yet.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -36,12 +30,6 @@ static bool same_mat(dev_mat a, dev_mat b)
     return a.at == b.at && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
 }
 
-static dev_mat row_of(const float *at, int32_t cols)
-{
-    return (dev_mat){(float *)at, 1, cols, cols};
-}
-
-/* Launches in the order of the calls: heads read results of products. */
 void cuda_settle(cuda_device *c)
 {
     waiting *w = &c->wait;
@@ -54,14 +42,6 @@ void cuda_settle(cuda_device *c)
         cu_residual(c->stream, w->residual);
         cuda_launched(c, "residual", w->residual.x.rows);
     }
-    if (w->has_join) {
-        cu_attend_combine(c->stream, w->join, c->facts.n_sm);
-        cuda_launched(c, "join", w->join.x.a.q.rows);
-    }
-    if (w->n_products) {
-        cuda_products(c, w->product, w->n_products);
-        cuda_launched(c, "product", w->product->p.y.rows);
-    }
     if (w->n_jobs) {
         cu_heads(c->stream, w->job, w->n_jobs, w->kv, w->st);
         cuda_launched(c, "heads", w->job->y.rows);
@@ -72,8 +52,8 @@ void cuda_settle(cuda_device *c)
 
 void cuda_forget_waiting(cuda_device *c)
 {
-    c->wait.has_residual = c->wait.has_store = c->wait.has_join = c->wait.has_sum = false;
-    c->wait.n_products = c->wait.n_jobs = 0;
+    c->wait.has_residual = c->wait.has_store = c->wait.has_sum = false;
+    c->wait.n_jobs = 0;
 }
 
 launch_memory cuda_launch_memory(cuda_device *c)
@@ -112,47 +92,6 @@ static bool writes(const head_job *j, dev_mat m)
     return overlap(m, j->y) || (j->bare.at && overlap(m, j->bare));
 }
 
-/* Products of few rows wait together, and may be launched before heads that were called earlier. */
-void cuda_wait_product(cuda_device *c, one_product a)
-{
-    waiting *w = &c->wait;
-    const one_product *first = w->product;
-    dev_mat x = row_of(a.floats, a.p.w.n_in), y = a.p.y;
-    bool fits = !w->has_residual && !w->has_join && !w->has_sum && w->n_products < ONE_JOBS;
-    if (w->n_products)
-        fits = fits && first->p.x.q == a.p.x.q && first->floats == a.floats &&
-               first->p.w.n_in == a.p.w.n_in && first->p.y.rows == y.rows;
-    else
-        fits = fits && !w->n_jobs;
-    for (int i = 0; i < w->n_products; i++)
-        fits = fits && !overlap(y, w->product[i].p.y) && !w->product[i].times;
-    for (int i = 0; i < w->n_jobs; i++)
-        fits = fits && !overlap(y, w->job[i].x) && !writes(&w->job[i], y) &&
-               !(a.floats && writes(&w->job[i], x));
-    if (!fits)
-        cuda_settle(c);
-    w->product[w->n_products++] = a;
-}
-
-bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b)
-{
-    waiting *w = &c->wait;
-    one_product *p = w->n_products == 1 && !w->n_jobs ? w->product : NULL;
-    if (!p || !same_mat(p->p.y, a) || p->times || y.rows != 1 || overlap(y, b) || overlap(y, a) ||
-        overlap(a, b) || (p->floats && overlap(y, row_of(p->floats, p->p.w.n_in))))
-        return false;
-    p->times = b.at;
-    p->timed = y.at;
-    return true;
-}
-
-/* Nothing else waits: attention has launched it. */
-void cuda_wait_join(cuda_device *c, join_args j)
-{
-    c->wait.join = j;
-    c->wait.has_join = true;
-}
-
 void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k)
 {
     cuda_settle(c);
@@ -160,33 +99,6 @@ void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k)
     c->wait.parts = parts;
     c->wait.k = k;
     c->wait.has_sum = true;
-}
-
-/* Heads may be rows of o, y and gate. */
-bool cuda_join_gates(cuda_device *c, const gate_args *by, dev_mat o, dev_quant q)
-{
-    join_args *j = &c->wait.join;
-    const attend_args *a = &j->x.a;
-    int32_t width = a->n_head * a->kv.head_dim;
-    bool rows = o.rows == a->o.rows * a->n_head && o.cols == a->kv.head_dim;
-    if (!c->wait.has_join || o.at != a->o.at || a->o.stride != width || o.stride != o.cols ||
-        by->y.stride != by->y.cols || !(rows || (o.rows == a->o.rows && o.cols == width)) ||
-        overlap(by->y, a->o) || overlap(by->y, by->gate))
-        return false;
-    j->by = *by;
-    j->by.gate_head = by->share > 1 ? 1 : a->kv.head_dim;
-    if (rows) {
-        j->by.gate_head = (int32_t)by->gate.stride;
-        j->by.gate.stride = by->gate.stride * a->n_head;
-        j->by.y.stride = width;
-    }
-    if (q.q && q.rows != a->o.rows) { /* tiles of one row, in a line */
-        q.rows = a->o.rows;
-        q.cols = width;
-    }
-    j->q = q;
-    cuda_settle(c);
-    return true;
 }
 
 void cuda_wait_residual(cuda_device *c, residual_args a)
@@ -285,7 +197,7 @@ bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
 {
     waiting *w = &c->wait;
     int32_t n = j.y.cols / j.heads;
-    bool fits = !w->has_residual && !w->has_join && !w->has_sum && w->n_jobs < HEAD_JOBS;
+    bool fits = !w->has_residual && !w->has_sum && w->n_jobs < HEAD_JOBS;
     if (!heads_take(n) || j.x.stride % 4 || j.y.stride % 4)
         return false;
     j.x_head = n;

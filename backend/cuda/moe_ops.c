@@ -18,9 +18,16 @@
 static choice choice_of(pass *p, const route_rule *t)
 {
     choice how = {.factor = route_factor(t), .sigmoid = t->sigmoid};
-    how.scale = p->dry ? NULL : cuda_vector(p, t->scale);
-    how.bias = p->dry ? NULL : cuda_vector(p, t->bias);
+    how.scale = cuda_vector(p, t->scale);
+    how.bias = cuda_vector(p, t->bias);
     return how;
+}
+
+static void wrote_routing(cuda_device *c, routing r)
+{
+    size_t n = (size_t)r.rows * (size_t)r.k * 4;
+    cuda_wrote(c, r.id, n);
+    cuda_wrote(c, r.weight, n);
 }
 
 void cuda_route(pass *p, routing r, mat logits, const route_rule *rule)
@@ -29,9 +36,7 @@ void cuda_route(pass *p, routing r, mat logits, const route_rule *rule)
     if (p->dry || pass_failed(p) || !r.rows)
         return;
     cuda_settle(cuda_of(p));
-    size_t n = (size_t)r.rows * (size_t)r.k * 4;
-    cuda_wrote(cuda_of(p), r.id, n);
-    cuda_wrote(cuda_of(p), r.weight, n);
+    wrote_routing(cuda_of(p), r);
     cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), how);
     cuda_done(p, "route");
 }
@@ -43,9 +48,9 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
     bool beside = !p->dry && p->router_beside && cuda_of(p)->unit_late;
     if (!p->dry)
         cuda_of(p)->unit_late = false;
-    if (pass_failed(p) || (!p->dry && !cuda_loaded(p, w)))
+    if (pass_failed(p) || !cuda_loaded(p, w))
         return;
-    const float *bias = w->bias && !p->dry ? cuda_vector(p, w->bias) : NULL;
+    const float *bias = cuda_vector(p, w->bias);
     if (!cuda_is_float(cuda_kind(p, w)) || !cuda_few(p) || w->n_out > ROUTER_EXPERTS ||
         r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
         cuda_matmul(p, logits, x, w);
@@ -54,10 +59,8 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
     }
     if (cuda_skip(p, logits))
         return;
-    size_t n = (size_t)r.rows * (size_t)r.k * 4;
     cuda_wrote_mat(p, logits);
-    cuda_wrote(cuda_of(p), r.id, n);
-    cuda_wrote(cuda_of(p), r.weight, n);
+    wrote_routing(cuda_of(p), r);
     const packed v = cuda_view(w);
     cuda_offload *offload = cuda_offload_any(cuda_of(p));
     if (offload)
@@ -97,7 +100,7 @@ static dev_mat by_pair(mat y)
 /* Adds the biases of experts to the products of pairs. */
 static void pair_bias(pass *p, mat y, routing r, const weight *w)
 {
-    const float *bias = w->bias && !p->dry ? cuda_vector(p, w->bias) : NULL;
+    const float *bias = cuda_vector(p, w->bias);
     if (!bias || pass_failed(p) || !r.rows)
         return;
     cuda_settle(cuda_of(p));
@@ -226,8 +229,8 @@ static unit_rule unit_rule_of(pass *p, const weight *gate, const weight *up, int
     unit_rule t = {.step = gate->n_out, .cut = act == ACT_SWIGLU_CUT};
     if (p->dry)
         return t;
-    t.bias = gate->bias ? cuda_vector(p, gate->bias) : NULL;
-    t.up_bias = up && up->bias ? cuda_vector(p, up->bias) : NULL;
+    t.bias = cuda_vector(p, gate->bias);
+    t.up_bias = up ? cuda_vector(p, up->bias) : NULL;
     if (!up && t.bias)
         t.up_bias = t.bias + n_ff;
     return t;
@@ -237,7 +240,7 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
                   act_kind act)
 {
     cuda_device *c = cuda_of(p);
-    if (!p->dry && (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up))))
+    if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
         return;
     cuda_experts_arrive(p, gate);
     if (by_expert(p, gate) && (!up || by_expert(p, up))) {
@@ -250,14 +253,11 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     const bool biased = gate->bias || (up && up->bias);
     if (act == ACT_GELU_TANH && !biased && cuda_is_float(kind) &&
         (!up || cuda_kind(p, up) == kind)) {
-        if (cuda_skip(p, y))
-            return;
-        cuda_wrote_mat(p, y);
-        count_choice(p, r, gate);
         packed u = cuda_view(up ? up : gate);
-        cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(gate), &u,
-                        up ? 0 : y.cols, y.cols);
-        cuda_done(p, "moe_glu");
+        count_choice(p, r, gate);
+        CUDA_OP(p, "moe_glu", y,
+                cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k,
+                                cuda_view(gate), &u, up ? 0 : y.cols, y.cols));
         return;
     }
     if (!cuda_gates(act) || !cuda_pairs(p, gate, up, y.cols)) {
@@ -322,18 +322,15 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
 static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
     cuda_device *c = cuda_of(p);
-    if (!p->dry && !cuda_loaded(p, down))
+    if (!cuda_loaded(p, down))
         return;
     if (by_expert(p, down)) {
         dev_quant q = cuda_quant(p, by_pair(x), true, true);
         expert_lists l = sort_pairs(p, r, down->n_mat);
         mat outputs = pass_mat(p, x.rows, r.k, down->n_out);
         expert_mma(p, outputs, q, down, l, 1);
-        if (cuda_skip(p, y))
-            return;
-        cuda_wrote_mat(p, y);
-        cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k);
-        cuda_done(p, "moe_down");
+        CUDA_OP(p, "moe_down", y,
+                cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k));
         return;
     }
     if (cuda_is_float(cuda_kind(p, down))) {
@@ -384,7 +381,7 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 
 void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
-    const float *bias = down->bias && !p->dry ? cuda_vector(p, down->bias) : NULL;
+    const float *bias = cuda_vector(p, down->bias);
     moe_down(p, y, x, r, down);
     if (bias && !pass_failed(p) && y.rows) {
         cuda_settle(cuda_of(p));
@@ -511,7 +508,7 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
 
 void cuda_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
 {
-    if (!p->dry && !cuda_loaded(p, w))
+    if (!cuda_loaded(p, w))
         return;
     if (!p->dry && !pass_failed(p))
         cuda_wrote_mat(p, y);
@@ -522,9 +519,6 @@ void cuda_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
 void cuda_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n)
 {
     (void)n_list;
-    if (cuda_skip(p, x))
-        return;
-    cuda_wrote_mat(p, x);
-    cu_renumber(cuda_of(p)->stream, cuda_mat(x), x.cols, r.id, r.k, list, n);
-    cuda_done(p, "renumber");
+    CUDA_OP(p, "renumber", x,
+            cu_renumber(cuda_of(p)->stream, cuda_mat(x), x.cols, r.id, r.k, list, n));
 }

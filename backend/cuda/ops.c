@@ -29,48 +29,41 @@ static dev_quant copy_room(pass *p, mat y)
     return cuda_quant_room(p, y.rows, y.cols, bf, false);
 }
 
-/* The same where heads may be rows: the copy is that of the rows that they are part of. Only
- * cuda_join_gates can make it of several rows. */
-static dev_quant copy_room_of_heads(pass *p, mat y, bool gates)
+/* The same where heads may be rows: the copy is that of the rows that they are part of. */
+static dev_quant copy_room_of_heads(pass *p, mat y)
 {
     int32_t width = mat_width(y), rows = p->rows->n;
     bool answers = cuda_few(p);
-    if (width % GROUP || y.stride != width)
+    if (width % GROUP || y.stride != width || (answers && rows != 1 && rows != y.rows))
         return (dev_quant){0};
-    if (!answers || rows == 1 || rows == y.rows)
-        return cuda_quant_room(p, y.rows, width, !answers, answers && rows == 1);
-    if (!gates || rows < 1 || y.rows % rows)
-        return (dev_quant){0};
-    return cuda_quant_room(p, rows, y.rows / rows * width, false, false);
+    return cuda_quant_room(p, y.rows, width, !answers, answers && rows == 1);
 }
 
 /* ---- Element by element -------------------------------------------------------------------- */
 
+static void embed(pass *p, mat y, row_ids ids, const weight *w, float scale)
+{
+    if (cuda_loaded(p, w))
+        CUDA_OP(p, "embed", y,
+                cu_embed(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
+                         ids, scale));
+}
+
 static void c_embed(pass *p, mat y, const weight *w, float scale)
 {
-    if (cuda_skip(p, y) || !cuda_loaded(p, w))
-        return;
-    cuda_wrote_mat(p, y);
-    cu_embed(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
-             (row_ids){.token = cuda_step_rows(p)->rows.token}, scale);
-    cuda_done(p, "embed");
+    embed(p, y, (row_ids){.token = cuda_step_rows(p)->rows.token}, w, scale);
 }
 
 static void c_embed_at(pass *p, mat y, mat ids, const weight *w, float scale)
 {
-    if (cuda_skip(p, y) || !cuda_loaded(p, w))
-        return;
-    cuda_wrote_mat(p, y);
-    cu_embed(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
-             (row_ids){.at = ids.at, .stride = ids.stride, .n_ids = w->n_out}, scale);
-    cuda_done(p, "embed_at");
+    embed(p, y, (row_ids){.at = ids.at, .stride = ids.stride, .n_ids = w->n_out}, w, scale);
 }
 
 static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
     cuda_device *c = cuda_of(p);
     dev_quant q = copy_room(p, y);
-    const float *v = p->dry ? NULL : cuda_vector(p, w);
+    const float *v = cuda_vector(p, w);
     if (cuda_idle(p, y))
         return;
     cuda_wrote_mat(p, y);
@@ -94,7 +87,7 @@ static void c_rms_norms(pass *p, const mat *y, mat x, const norm_want *want, int
     norm_job job[NORM_JOBS];
     for (int32_t i = 0; i < n; i++)
         job[i] = (norm_job){.y = cuda_mat(y[i]),
-                            .w = p->dry ? NULL : cuda_vector(p, want[i].w),
+                            .w = cuda_vector(p, want[i].w),
                             .c = want[i].c,
                             .q = copy_room(p, y[i])};
     if (cuda_idle(p, x))
@@ -112,7 +105,7 @@ static void c_rms_norms(pass *p, const mat *y, mat x, const norm_want *want, int
 
 static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 {
-    const float *v = p->dry ? NULL : cuda_vector(p, w);
+    const float *v = cuda_vector(p, w);
     if (cuda_idle(p, x))
         return;
     cuda_wrote_mat(p, x);
@@ -125,9 +118,7 @@ static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 
 static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps)
 {
-    const float *v = p->dry ? NULL : cuda_vector(p, w);
-    const float *aw = p->dry ? NULL : cuda_vector(p, a.w),
-                *bw = p->dry ? NULL : cuda_vector(p, b.w);
+    const float *v = cuda_vector(p, w), *aw = cuda_vector(p, a.w), *bw = cuda_vector(p, b.w);
     if (cuda_idle(p, x))
         return;
     cuda_wrote_mat(p, x);
@@ -144,24 +135,11 @@ static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, 
 
 void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    bool gates = act == ACT_SOFTPLUS || act == ACT_SIGMOID;
-    dev_quant q = copy_room_of_heads(p, y, gates);
+    dev_quant q = copy_room_of_heads(p, y);
     int share = mat_width(a) == mat_width(b) ? 1 : b.cols;
-    if (cuda_idle(p, y))
+    if (cuda_skip(p, y))
         return;
     cuda_wrote_mat(p, y);
-    if (act == ACT_GELU_TANH && share == 1 &&
-        cuda_join_act_mul(cuda_of(p), cuda_mat(y), cuda_mat(a), cuda_mat(b)))
-        return;
-    gate_args by = {.y = cuda_mat(y), .gate = cuda_mat(a), .share = share, .act = (int32_t)act};
-    if (cuda_few(p) && gates && cuda_join_gates(cuda_of(p), &by, cuda_mat(b), q)) {
-        cuda_wrote_mat(p, b); /* its copy was not made */
-        cuda_quant_keep(p, y.at, q);
-        return;
-    }
-    cuda_settle(cuda_of(p));
-    if (cuda_few(p) && q.rows > 1 && q.rows != y.rows)
-        q = (dev_quant){0}; /* cu_act_mul makes copies of y's own rows */
     cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), (int)act, share, q);
     cuda_quant_keep(p, y.at, q);
     cuda_done(p, "act_mul");
@@ -200,61 +178,40 @@ static void c_rope(pass *p, mat x, const rope *f)
 
 static void c_add(pass *p, mat y, mat a, mat b)
 {
-    if (cuda_idle(p, y))
-        return;
-    cuda_wrote_mat(p, y);
-    if (y.at == a.at && y.heads == 1 && cu_can_wait_add(cuda_mat(y), cuda_mat(b))) {
-        residual_args sum = {.x = cuda_mat(y), .y = cuda_mat(b), .plain = true};
-        cuda_wait_residual(cuda_of(p), sum);
-        return;
+    if (y.at != a.at || y.heads > 1 || !cu_can_wait_add(cuda_mat(y), cuda_mat(b))) {
+        CUDA_OP(p, "add", y, cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b)));
+    } else if (!cuda_idle(p, y)) {
+        cuda_wrote_mat(p, y);
+        cuda_wait_residual(cuda_of(p),
+                           (residual_args){.x = cuda_mat(y), .y = cuda_mat(b), .plain = true});
     }
-    cuda_settle(cuda_of(p));
-    cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b));
-    cuda_done(p, "add");
 }
 
 static void c_scale(pass *p, mat x, float k, const weight *w)
 {
-    const float *v = p->dry ? NULL : cuda_vector(p, w);
-    if (cuda_idle(p, x))
-        return;
-    cuda_wrote_mat(p, x);
-    if (cuda_join_scale(cuda_of(p), cuda_mat(x), k, v))
-        return;
-    cuda_settle(cuda_of(p));
-    cu_scale(cuda_of(p)->stream, cuda_mat(x), k, v);
-    cuda_done(p, "scale");
+    const float *v = cuda_vector(p, w);
+    if (!cuda_idle(p, x) && cuda_join_scale(cuda_of(p), cuda_mat(x), k, v))
+        cuda_wrote_mat(p, x);
+    else
+        CUDA_OP(p, "scale", x, cu_scale(cuda_of(p)->stream, cuda_mat(x), k, v));
 }
 
 static void c_gather(pass *p, mat y, mat x, const int32_t *row)
 {
-    if (cuda_skip(p, y))
-        return;
-    if (row != p->st->out_row) {
+    if (row != p->st->out_row)
         err_set(&p->e, E_UNSUPPORTED, "gather on a CUDA device takes the step's own rows");
-        return;
-    }
-    cuda_wrote_mat(p, y);
-    cu_gather(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), cuda_of(p)->out_row);
-    cuda_done(p, "gather");
+    CUDA_OP(p, "gather", y,
+            cu_gather(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), cuda_of(p)->out_row));
 }
 
 static void c_copy(pass *p, mat y, mat x)
 {
-    if (cuda_skip(p, y))
-        return;
-    cuda_wrote_mat(p, y);
-    cu_gather(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), NULL);
-    cuda_done(p, "copy");
+    CUDA_OP(p, "copy", y, cu_gather(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), NULL));
 }
 
 static void c_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
 {
-    if (cuda_skip(p, x))
-        return;
-    cuda_wrote_mat(p, x);
-    cu_softcap(cuda_of(p)->stream, cuda_mat(x), cap, ids, n_ids);
-    cuda_done(p, "softcap");
+    CUDA_OP(p, "softcap", x, cu_softcap(cuda_of(p)->stream, cuda_mat(x), cap, ids, n_ids));
 }
 
 static void c_best(pass *p, mat y, mat x)
@@ -269,12 +226,8 @@ static void c_best(pass *p, mat y, mat x)
     a.candidate = cuda_temp(p, n * (size_t)a.k * 2 * sizeof *a.candidate);
     a.sum = cuda_temp(p, n * sizeof *a.sum);
     pass_release(p, mark);
-    if (cuda_skip(p, y))
-        return;
     a.y = cuda_mat(y);
-    cuda_wrote_mat(p, y);
-    cu_best(cuda_of(p)->stream, a);
-    cuda_done(p, "best");
+    CUDA_OP(p, "best", y, cu_best(cuda_of(p)->stream, a));
 }
 
 /* ---- Products ------------------------------------------------------------------------------ */
@@ -312,21 +265,25 @@ static bool long_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
     return true;
 }
 
-/* The same by the integer tensor cores, over weights made records. Fewer rows take the kernels of
- * answers, whose bits are the same. */
-static bool long_int8(pass *p, mat y, mat x, const weight *w)
+/* Do so many rows of a prompt take the integer tensor cores, over weights made records? Fewer take
+ * the kernels of answers, whose bits are the same. */
+static bool is_long_int8(const pass *p, int32_t rows, const weight *w)
 {
     enum { LEAST = 64 }; /* rows that repay the pass over the weights; estimated, not measured */
+    return !cuda_few(p) && cuda_prompts_int8(cuda_of(p), w, cuda_kind(p, w)) && rows > LEAST &&
+           cuda_long_piece(w->n_in, w->n_out);
+}
+
+static void long_int8(pass *p, mat y, mat x, const weight *w)
+{
     cuda_device *c = cuda_of(p);
     int32_t n_at_a_time = cuda_long_piece(w->n_in, w->n_out);
-    if (y.rows <= LEAST || !n_at_a_time)
-        return false;
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
     size_t mark = pass_mark(p);
     void *records = cuda_temp(p, wide8_bytes(w->n_in, n_at_a_time));
     pass_release(p, mark);
     if (cuda_skip(p, y))
-        return true;
+        return;
     const packed v = cuda_view(w);
     cuda_wrote_mat(p, y);
     for (int32_t first = 0; first < w->n_out; first += n_at_a_time) {
@@ -336,7 +293,6 @@ static bool long_int8(pass *p, mat y, mat x, const weight *w)
         cu_unpack8(c->stream, v, first, d.cols, records);
         cu_matmul_wide8(c->stream, d, q, &v, records);
     }
-    return true;
 }
 
 /* One row's int8 copy. A short row without one stays floats: each block of the product makes it. */
@@ -346,60 +302,103 @@ static dev_quant row_copy(pass *p, dev_mat x)
     return x.cols <= SHORT ? cuda_quant_of_row(p, x) : cuda_quant(p, x, false, false);
 }
 
-/* True: the product waits, and has the bias with it. */
-static bool multiply(pass *p, mat y, mat x, const weight *w, const float *bias)
+/* Do the kernels of answers multiply these rows by w, a weight of blocks? */
+static bool as_answers(const pass *p, int32_t rows, const weight *w)
+{
+    int32_t kind = cuda_kind(p, w);
+    if (cuda_is_float(kind) || cuda_few(p))
+        return !cuda_is_float(kind);
+    return cuda_prompts_int8(cuda_of(p), w, kind) ? !is_long_int8(p, rows, w)
+                                                  : w->n_in % PRODUCT_COLUMNS != 0;
+}
+
+/* In one launch. timed, times: of a single product, as in one_product. */
+static void multiply(pass *p, const mat *y, mat x, const weight *const *w, int32_t n, float *timed,
+                     const float *times)
+{
+    one_product job[ONE_JOBS];
+    dev_quant q = x.rows == 1 ? row_copy(p, cuda_mat(x)) : cuda_quant(p, cuda_mat(x), false, false);
+    for (int32_t i = 0; i < n && !p->dry; i++) {
+        const float *bias = cuda_vector(p, w[i]->bias);
+        job[i] = (one_product){.p = {.w = cuda_view(w[i]), .n_out = w[i]->n_out, .bias = bias},
+                               .floats = q.q ? NULL : x.at,
+                               .timed = timed,
+                               .times = times};
+        job[i].p.x = q;
+        job[i].p.y = cuda_mat(y[i]);
+    }
+    if (cuda_skip(p, y[0]))
+        return;
+    for (int32_t i = 0; i < n; i++)
+        cuda_wrote_mat(p, y[i]);
+    cuda_products(cuda_of(p), job, n);
+    cuda_done(p, "matmul");
+}
+
+static void multiply_alone(pass *p, mat y, mat x, const weight *w)
 {
     cuda_device *c = cuda_of(p);
     int32_t kind = cuda_kind(p, w);
-    dev_mat dx = cuda_mat(x), dy = cuda_mat(y);
-    bool int8 = !cuda_few(p) && cuda_prompts_int8(c, w, kind);
-    bool mma = !cuda_few(p) && !int8 && kind != PACK_F32 && w->n_in % PRODUCT_COLUMNS == 0;
-    if (!p->dry && !cuda_loaded(p, w))
-        return false;
-    if (int8 && long_int8(p, y, x, w)) {
-        cuda_done(p, "matmul");
-        return false;
-    }
-    if (!mma && cuda_is_float(kind)) {
+    const float *bias = cuda_vector(p, w->bias);
+    if (is_long_int8(p, y.rows, w)) {
+        long_int8(p, y, x, w);
+    } else if (cuda_few(p) || kind == PACK_F32 || w->n_in % PRODUCT_COLUMNS) {
         if (cuda_skip(p, y))
-            return false;
-        cuda_wrote_mat(p, y);
+            return;
         const packed v = cuda_view(w);
-        cu_matmul_float(c->stream, dy, dx, v, !cuda_few(p));
-        cuda_reads(c, &v, 1);
-        cuda_done(p, "matmul");
-        return false;
-    }
-    if (!mma) {
-        one_product a = {.p = {.y = dy, .n_out = w->n_out, .bias = bias}};
-        a.p.x = x.rows == 1 ? row_copy(p, dx) : cuda_quant(p, dx, false, false);
-        if (cuda_idle(p, y))
-            return false;
         cuda_wrote_mat(p, y);
-        a.p.w = cuda_view(w);
-        a.floats = a.p.x.q ? NULL : x.at;
-        cuda_wait_product(c, a);
-        return true;
+        cu_matmul_float(c->stream, cuda_mat(y), cuda_mat(x), v, !cuda_few(p));
+        cuda_reads(c, &v, 1);
+    } else {
+        dev_quant q = cuda_quant(p, cuda_mat(x), true, false);
+        if (!long_matmul(p, y, q, w, kind) && !cuda_skip(p, y)) {
+            cuda_wrote_mat(p, y);
+            cu_matmul_mma(c->stream, cuda_mat(y), q, cuda_view(w));
+        }
     }
-    dev_quant q = cuda_quant(p, dx, mma, false);
-    if (long_matmul(p, y, q, w, kind)) {
-        cuda_done(p, "matmul");
-        return false;
-    }
-    if (cuda_skip(p, y))
-        return false;
-    cuda_wrote_mat(p, y);
-    cu_matmul_mma(c->stream, dy, q, cuda_view(w));
+    if (cuda_idle(p, y))
+        return;
+    if (bias)
+        cu_bias(c->stream, cuda_mat(y), bias);
     cuda_done(p, "matmul");
-    return false;
+}
+
+static void c_matmuls(pass *p, const mat *y, mat x, const weight *const *w, int32_t n)
+{
+    const weight *together[ONE_JOBS];
+    mat to[ONE_JOBS];
+    int32_t n_together = 0;
+    _Static_assert((int)ONE_JOBS == (int)MATMULS_MAX, "a launch takes all products of an op");
+    for (int32_t i = 0; i < n; i++) {
+        if (!cuda_loaded(p, w[i]))
+            return;
+        if (!as_answers(p, y[i].rows, w[i]))
+            continue;
+        to[n_together] = y[i];
+        together[n_together++] = w[i];
+    }
+    if (n_together)
+        multiply(p, to, x, together, n_together, NULL, NULL);
+    for (int32_t i = 0; i < n; i++)
+        if (!as_answers(p, y[i].rows, w[i]))
+            multiply_alone(p, y[i], x, w[i]);
 }
 
 void cuda_matmul(pass *p, mat y, mat x, const weight *w)
 {
-    const float *bias = w->bias && !p->dry ? cuda_vector(p, w->bias) : NULL;
-    bool waits = multiply(p, y, x, w, bias);
-    if (bias && !waits && !cuda_idle(p, y))
-        cu_bias(cuda_of(p)->stream, cuda_mat(y), bias);
+    c_matmuls(p, &y, x, &w, 1);
+}
+
+static void c_matmul_gate(pass *p, mat y, mat g, mat x, const weight *w, mat b, act_kind act)
+{
+    if (act != ACT_GELU_TANH || !cuda_few(p) || !as_answers(p, 1, w)) {
+        cuda_matmul(p, g, x, w);
+        cuda_act_mul(p, y, g, b, act);
+    } else if (cuda_loaded(p, w)) {
+        if (!cuda_idle(p, y))
+            cuda_wrote_mat(p, y);
+        multiply(p, &g, x, &w, 1, y.at, b.at);
+    }
 }
 
 static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
@@ -411,13 +410,11 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
         mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
         if (pass_failed(p))
             return;
-        cuda_matmul(p, a, x, gate);
-        if (up)
-            cuda_matmul(p, b, x, up);
+        c_matmuls(p, (mat[]){a, b}, x, (const weight *[]){gate, up}, up ? 2 : 1);
         cuda_act_mul(p, y, mat_columns(a, 0, y.cols), up ? b : mat_columns(a, y.cols, y.cols), act);
         return;
     }
-    if (!p->dry && (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up))))
+    if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
         return;
     dev_quant q = x.rows == 1 ? row_copy(p, cuda_mat(x)) : cuda_quant(p, cuda_mat(x), false, false);
     dev_quant copy = copy_room(p, y);
@@ -441,11 +438,14 @@ const device_ops cuda_ops = {
     .rms_norm = c_rms_norm,
     .rms_norms = c_rms_norms,
     .matmul = cuda_matmul,
+    .matmuls = c_matmuls,
+    .matmul_gate = c_matmul_gate,
     .glu = c_glu,
     .act_mul = cuda_act_mul,
     .rope = c_rope,
     .kv_store = cuda_kv_store,
     .attend = cuda_attend,
+    .attend_gate = cuda_attend_gate,
     .watch_pages = cuda_watch_pages,
     .add = c_add,
     .scale = c_scale,

@@ -6,13 +6,13 @@
 
 #include "backend/cuda/cuda_int.h"
 
-/* A weight that a vector op reads: its floats on the device. NULL without a weight, and, with an
- * error, where it is not loaded. */
+/* A weight that a vector op reads: its floats on the device. NULL without a weight, in a dry pass,
+ * and, with an error, where it is not loaded. */
 static inline const float *cuda_vector(pass *p, const weight *w)
 {
-    if (w && !w->packed)
+    if (w && !w->packed && !p->dry)
         err_set(&p->e, E_ARG, "tensor %s is not on the device", w->name);
-    return w ? w->packed : NULL;
+    return w && !p->dry ? w->packed : NULL;
 }
 
 static inline bool cuda_idle(const pass *p, mat y)
@@ -67,11 +67,12 @@ static inline void cuda_done(pass *p, const char *op)
     cuda_launched(cuda_of(p), op, p->rows->n);
 }
 
+/* In a dry pass no weight need be. */
 static inline bool cuda_loaded(pass *p, const weight *w)
 {
-    if (!w->packed)
+    if (!w->packed && !p->dry)
         err_set(&p->e, E_ARG, "tensor %s is not on the device", w->name);
-    return w->packed != NULL;
+    return w->packed || p->dry;
 }
 
 static inline void cuda_wrote_mat(pass *p, mat y)
@@ -79,6 +80,16 @@ static inline void cuda_wrote_mat(pass *p, mat y)
     size_t n = (size_t)(y.rows ? y.rows - 1 : 0) * (size_t)y.stride + (size_t)mat_width(y);
     cuda_wrote(cuda_of(p), y.at, n * sizeof(float));
 }
+
+/* All of an op whose kernels write y and nothing else: what waits is launched, then `call`. */
+#define CUDA_OP(p, name, y, call)                                                                  \
+    do {                                                                                           \
+        if (cuda_skip(p, y))                                                                       \
+            break;                                                                                 \
+        cuda_wrote_mat(p, y);                                                                      \
+        call;                                                                                      \
+        cuda_done(p, name);                                                                        \
+    } while (0)
 
 /* Do the rows of this pass take the kernels of few rows? Those of answers do. */
 static inline bool cuda_few(const pass *p)

@@ -18,18 +18,15 @@ static recur_shape shape_of(const recur_view *v)
 void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv)
 {
     cuda_device *c = cuda_of(p);
-    const float *taps = p->dry ? NULL : cuda_vector(p, w);
+    const float *taps = cuda_vector(p, w);
     _Static_assert((int)RECUR_TAPS == (int)RECUR_TAPS_MAX, "kernels hold as many taps as a view");
-    if (cuda_skip(p, y))
-        return;
-    cuda_wrote_mat(p, y);
-    cu_conv(c->stream, (conv_args){.y = cuda_mat(y),
-                                   .x = cuda_mat(x),
-                                   .taps = taps,
-                                   .v = shape_of(rv),
-                                   .st = c->recur,
-                                   .chain = !p->st->all.seen});
-    cuda_done(p, "conv");
+    conv_args a = {.y = cuda_mat(y),
+                   .x = cuda_mat(x),
+                   .taps = taps,
+                   .v = shape_of(rv),
+                   .st = c->recur,
+                   .chain = !p->st->all.seen};
+    CUDA_OP(p, "conv", y, cu_conv(c->stream, a));
 }
 
 /* ---- Blocks of prompts --------------------------------------------------------------------- */
@@ -95,8 +92,8 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
         return;
     }
     delta_args d = {.o = cuda_mat(o), .c = cuda_mat(c), .a = cuda_mat(a), .b = cuda_mat(b)};
-    d.gate_a = p->dry ? NULL : cuda_vector(p, g->a);
-    d.gate_dt = p->dry ? NULL : cuda_vector(p, g->dt);
+    d.gate_a = cuda_vector(p, g->a);
+    d.gate_dt = cuda_vector(p, g->dt);
     d.q = cuda_temp(p, keys * sizeof *d.q);
     d.k = cuda_temp(p, keys * sizeof *d.k);
     d.gates = cuda_temp(p, 2 * rows * (size_t)rv->n_v * sizeof *d.gates);
@@ -128,20 +125,15 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
 static void unit_of_prompt(pass *p, unit_args d, mat y, mat x, mat a, mat b, const delta_unit *u,
                            const recur_view *rv)
 {
-    cuda_device *c = cuda_of(p);
     mat m = pass_mat(p, x.rows, 1, x.cols), o = pass_mat(p, x.rows, rv->n_v, rv->dv);
     if (pass_failed(p))
         return;
     cuda_conv(p, m, x, u->taps, rv);
     cuda_delta(p, o, m, a, b, &u->gate, rv);
     d.q = cuda_quant_room(p, y.rows, y.cols, true, false); /* after the rule's temporaries: ops.c */
-    if (cuda_skip(p, y))
-        return;
     d.x = cuda_mat(o);
-    cuda_wrote_mat(p, y);
-    cu_gated(c->stream, d);
+    CUDA_OP(p, "delta_unit", y, cu_gated(cuda_of(p)->stream, d));
     cuda_quant_keep(p, y.at, d.q);
-    cuda_done(p, "delta_unit");
 }
 
 bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_unit *u,
@@ -163,15 +155,11 @@ bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_uni
     d.gate_a = cuda_vector(p, u->gate.a);
     d.gate_dt = cuda_vector(p, u->gate.dt);
     d.q = cuda_quant_room(p, y.rows, y.cols, false, false);
-    if (cuda_skip(p, y))
-        return true;
     d.st = c->recur;
     d.ticket = c->recur_ticket;
-    cuda_wrote_mat(p, y);
-    cu_unit(c->stream, d);
-    cuda_reads_bytes(c, device_state_bytes(p->st, rv));
+    CUDA_OP(p, "delta_unit", y,
+            (cu_unit(c->stream, d), cuda_reads_bytes(c, device_state_bytes(p->st, rv))));
     cuda_quant_keep(p, y.at, d.q);
-    cuda_done(p, "delta_unit");
     return true;
 }
 

@@ -101,7 +101,7 @@ size_t cuda_skip_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, in
 /* ---- Launches ------------------------------------------------------------------------------ */
 
 void cuda_skip_rows(pass *p, const kv_view *kv, const attend_args *a, int32_t row0, int32_t rows,
-                    int32_t keys, void *scratch, dev_quant copy)
+                    int32_t keys, void *scratch, join_args join)
 {
     cuda_device *c = cuda_of(p);
     int32_t group = a->n_head / kv->n_head_kv, chunk = chunk_of(kv);
@@ -131,11 +131,9 @@ void cuda_skip_rows(pass *p, const kv_view *kv, const attend_args *a, int32_t ro
         x.parts.n_rows = rows - r < at_a_time ? rows - r : at_a_time;
         x.schedule.tile_rows = tile < x.parts.n_rows ? tile : x.parts.n_rows;
         cu_skip(c->stream, x);
-        join_args join = {.x = {x.a, x.parts}, .q = copy, .back = kv->v_rot};
-        if (x.parts.n_rows == a->q.rows)
-            cuda_wait_join(c, join); /* for gates */
-        else
-            cu_attend_combine(c->stream, join, c->facts.n_sm);
+        join.x = (chunk_args){x.a, x.parts};
+        join.back = kv->v_rot;
+        cu_attend_combine(c->stream, join, c->facts.n_sm);
     }
 }
 

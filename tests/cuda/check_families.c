@@ -79,11 +79,11 @@ static mat gated_attention(pass *p, const gated_case *a, const kv_view *view, ma
     else
         q = op_rms_norm_inplace(p, x, w[0], 1e-6f);
     *queries = op_rope(p, q, r);
-    y = op_attend(p, *queries, view, 1.0f / sqrtf((float)a->d));
-    if (!a->beside)
-        return op_matmul(p, mat_flat(op_act_mul(p, gate, y, ACT_SOFTPLUS)), w[1]);
-    y = op_act_mul(p, mat_columns(mat_head_rows(x), a->d, a->d), mat_head_rows(y), ACT_SIGMOID);
-    return op_matmul(p, mat_flat(mat_row_heads(y, a->n_head)), w[1]);
+    if (a->beside)
+        gate = mat_columns(mat_head_rows(x), a->d, a->d);
+    y = op_attend_gate(p, *queries, gate, a->beside ? ACT_SIGMOID : ACT_SOFTPLUS, view,
+                       1.0f / sqrtf((float)a->d));
+    return op_matmul(p, y, w[1]);
 }
 
 static void check_gated_attention(rig *g, const gated_case *a)

@@ -232,14 +232,13 @@ static void check_best(rig *g, int32_t rows, int32_t n, int32_t k, int32_t steps
 
 /* ---- What waits to become one kernel -------------------------------------------------------- */
 
-/* Three products of few rows, with heads of the first two between them, and a gated product whose
- * result is a short row of floats: each against the reference, and with a fourth that does not
- * fit. */
+/* Four products of the same rows in two formats, heads of the first two, and a product as a gate,
+ * whose result is a short row of floats: each against the reference. */
 static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t rows, bool copy)
 {
     static chain c;
     both o;
-    mat x[2], y[4][2], z[2];
+    mat x[2], y[4][2], z[2], all[4];
     pair w[4];
     static const int32_t n_out[] = {512, 256, 1024, 48};
     num_type t[] = {a, b, a, b};
@@ -257,14 +256,13 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
             x[side] = op_rms_norm(side ? &o.gpu : &o.ref, x[side], NULL, 1e-6f);
     for (int side = 0; side < 2; side++) {
         pass *p = side ? &o.gpu : &o.ref;
-        y[0][side] = mat_heads(op_matmul(p, x[side], &w[0].w[side]), 256);
-        y[1][side] = mat_heads(op_matmul(p, x[side], &w[1].w[side]), 256);
-        y[1][side] = op_rms_norm(p, y[1][side], NULL, 1e-6f);
-        y[0][side] = op_rms_norm_inplace(p, y[0][side], NULL, 1e-6f);
-        y[2][side] = mat_heads(op_matmul(p, x[side], &w[2].w[side]), 256);
-        y[3][side] = op_matmul(p, x[side], &w[3].w[side]);
-        mat half = {y[2][side].at, rows, 1, 48, 1024};
-        z[side] = op_act_mul(p, op_matmul(p, x[side], &w[3].w[side]), half, ACT_GELU_TANH);
+        const weight *of[4] = {&w[0].w[side], &w[1].w[side], &w[2].w[side], &w[3].w[side]};
+        op_matmuls(p, all, x[side], of, 4);
+        y[1][side] = op_rms_norm(p, mat_heads(all[1], 256), NULL, 1e-6f);
+        y[0][side] = op_rms_norm_inplace(p, mat_heads(all[0], 256), NULL, 1e-6f);
+        y[2][side] = all[2];
+        y[3][side] = all[3];
+        z[side] = op_matmul_gate(p, x[side], of[3], mat_columns(all[2], 0, 48), ACT_GELU_TANH);
     }
     double worst = both_error(g, &o, z[0], z[1]);
     for (int i = 0; i < 4; i++) {

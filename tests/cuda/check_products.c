@@ -431,26 +431,28 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
         pair_free(g, &u);
 }
 
-/* Products of v's first rows with the weights from `from` until `until`, which wait together: their
- * results, one after the other. mem_free */
+/* Products of v's first rows with the weights from `from` until `until`, in one op: their results,
+ * one after the other. mem_free */
 static float *products_of(rig *g, const pair *w, int from, int until, const float *v, int32_t rows)
 {
     static chain c;
     pass p;
-    mat y[ONE_JOBS] = {0};
+    mat y[MATMULS_MAX];
+    const weight *of[MATMULS_MAX];
     size_t at = 0, n = 0;
     chain_init(&c, rows, 0, 0);
     pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
     mat x = pass_mat(&p, rows, 1, w[0].w[1].n_in);
     g->gpu->upload(g->gpu, x.at, v, (size_t)rows * (size_t)x.cols * 4);
     for (int i = from; i < until; i++) {
-        y[i] = op_matmul(&p, x, &w[i].w[1]);
-        n += (size_t)rows * (size_t)y[i].cols;
+        of[i - from] = &w[i].w[1];
+        n += (size_t)rows * (size_t)w[i].w[1].n_out;
     }
+    op_matmuls(&p, y, x, of, until - from);
     if (pass_failed(&p))
         failed(g, "invariance", p.e.text);
     float *all = mem_alloc(n * 4);
-    for (int i = from; i < until; i++) {
+    for (int i = 0; i < until - from; i++) {
         float *got = gpu_rows(g, y[i]);
         n = (size_t)rows * (size_t)y[i].cols;
         memcpy(all + at, got, n * 4);
