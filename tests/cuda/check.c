@@ -16,6 +16,7 @@
  * says where those of another build differ: for changes that must leave every bit as it is. Checks
  * that depend on time (drafts, experts fetched early) may differ between two runs of one build.
  */
+#include "apps/commands.h"
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
 #include "base/clock.h"
@@ -26,6 +27,9 @@
 #include <stdarg.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* Of the programs carat synth alone is linked: it makes models for checks. */
+const command *const commands[] = {&command_synth, NULL};
 
 /* ---- What tests/fidelity_model.c expects of a test runner ---------------------------------- */
 
