@@ -24,6 +24,7 @@ void spawn_become(const char *name, const char *const *argv)
     CHECK(slash);
     strcpy(slash + 1, name);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGHUP, SIG_DFL); /* nohup leaves it ignored, and so would the program */
     alarm(0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     execv(path, (char *const *)argv);
