@@ -30,8 +30,12 @@ void device_print_plan(FILE *f, const carat_memory_plan *p)
         fprintf(f, " %9.1f %9.1f", mib(s->kv_swa_bytes), mib(s->kv_global_bytes));
         if (recurrent)
             fprintf(f, " %9.1f", mib(s->recurrent_bytes));
-        fprintf(f, " %9.1f %9.1f %9.1f %9.1f  %s\n", mib(s->scratch_bytes), mib(s->reserve_bytes),
+        fprintf(f, " %9.1f %9.1f %9.1f %9.1f  %s", mib(s->scratch_bytes), mib(s->reserve_bytes),
                 mib(s->total_bytes), mib(s->available_bytes), s->device);
+        if (p->n_devices > 1 && s->n_layers)
+            fprintf(f, ": layers %" PRId32 " to %" PRId32, s->first_layer,
+                    s->first_layer + s->n_layers - 1);
+        fputc('\n', f);
     }
     if (p->scorer_bytes)
         fprintf(f, "  the scorer of pages: %.1f MiB of host memory\n", mib(p->scorer_bytes));
@@ -167,6 +171,9 @@ static carat_status before_loading(void *user, const carat_model *m, carat_error
 void device_options_apply(const device_options *o, carat_model_options *mo)
 {
     mo->device = o->device;
+    mo->gpus = o->gpus;
+    mo->gpu_split = o->gpu_split;
+    mo->split = o->split;
     mo->gpu_layers = (int32_t)o->gpu_layers;
     mo->cpu_experts = o->cpu_experts;
     mo->strict = o->strict;

@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 typedef struct device_options {
-    const char *device;
+    const char *device, *gpus, *gpu_split, *split;
     int64_t gpu_layers;
     bool all_layers; /* the default, asked for: a machine without a GPU says that it has none */
     bool cpu_experts, strict;
@@ -34,6 +34,14 @@ typedef struct device_options {
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
             "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)",       \
             .words = "auto cpu cuda cuda:0"),                                                      \
+        OPT_STR(T, where.gpus, "gpus", 0, "LIST",                                                  \
+                "several GPUs, such as 0,1: each computes a range of the layers"),                 \
+        OPT_STR(T, where.gpu_split, "gpu-split", 0, "LIST",                                        \
+                "in which proportion they have layers, such as 3,1 (default: by their memory)",    \
+                "gpus"),                                                                           \
+        OPT_STR(T, where.split, "split", 0, "HOW",                                                 \
+                "how several GPUs share a model: layers (default); none refuses more than one",    \
+                .words = "layers none"),                                                           \
         OPT_INT(                                                                                   \
             T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                    \
             "the GPU computes the last N layers, the CPU the others (default: as many as fit)",    \
@@ -43,7 +51,7 @@ typedef struct device_options {
                  "keep all experts in the host's memory, where the CPU computes them",             \
                  "!device=cpu&@experts"),                                                          \
         OPT_INT(T, where.gpu_mb, "gpu-mb", 0, "N", 1, 1 << 24,                                     \
-                "take at most N MiB of the GPU's memory (default: what is free)",                  \
+                "take at most N MiB of each GPU's memory (default: what is free)",                 \
                 "!device=cpu&@gpu"),                                                               \
         OPT_STR(T, where.card, "card", 0, "N", card_help, "!device=cpu&@gpu"),                     \
         OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \

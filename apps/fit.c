@@ -149,8 +149,9 @@ static int run_fit(const command *c, int argc, char **argv)
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
     mo.session = &so;
-    status st = o.gpu && o.where.gpu_mb
-                    ? err_set(&e, E_ARG, "--gpu-mb is the memory of a GPU that is here")
+    status st = o.gpu && (o.where.gpu_mb || o.where.gpus)
+                    ? err_set(&e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
+                              o.where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers")
                     : fit_find(&r,
                                &(hub_ask){.what = argv[0],
                                           .file = o.file,

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define ONE_THREADS "carat has one number of threads for prompts and answers: -t N"
-#define ONE_GPU "a model runs on one GPU, and --device cuda:N chooses it"
+#define BY_LAYERS "several GPUs share a model by its layers: --gpus 0,1"
 #define BY_THE_SYSTEM "the system does that: taskset and numactl choose processors and memory"
 #define OF_THE_DRAFTER "the drafter runs where the model runs, and as it was made: --draft names it"
 #define NO_SOUND "carat hears sounds and speaks none: its answers are text"
@@ -55,10 +55,13 @@ static const foreign_option table[] = {
                                        {0}},
      .says = "expected the number of a GPU, 0 to 7"},
     {.words = "-sm --split-mode",
-     .takes = true,
-     .values = (const foreign_value[]){{.value = "none"}, {.value = "layer"}, {0}},
-     .says = ONE_GPU},
-    {.words = "-ts --tensor-split", .takes = true, .says = ONE_GPU},
+     .name = "split",
+     .values = (const foreign_value[]){{.value = "layer", .name = "split", .to = "layers"},
+                                       {.value = "none", .name = "split", .to = "none"},
+                                       {.value = "*", .name = ""},
+                                       {0}},
+     .says = BY_LAYERS},
+    {.words = "-ts --tensor-split", .name = "gpu-split"},
     {.words = "-cmoe --cpu-moe", .name = "cpu-experts", .value = "true"},
     {.words = "-ncmoe --n-cpu-moe -ncffn --n-cpu-ffn", .takes = true, .says = PLACES},
     {.words = "-ot --override-tensor", .takes = true, .says = PLACES},
@@ -448,7 +451,7 @@ static const foreign_option table[] = {
     {.words = "-tp --tensor-parallel-size -pp --pipeline-parallel-size -dp --data-parallel-size",
      .takes = true,
      .values = (const foreign_value[]){{.value = "1"}, {0}},
-     .says = ONE_GPU},
+     .says = BY_LAYERS},
     {.words = "--dtype",
      .takes = true,
      .values = (const foreign_value[]){{.value = "auto"}, {0}},
@@ -518,7 +521,7 @@ static const foreign_option table[] = {
      .says = "the options of sampling are --temp, --top-p and so on"},
     {.words = "--disable-uvicorn-access-log", .name = "log", .value = "off"},
     {.words = "--disable-log-stats", .says = LOG_LINES},
-    {.words = "--enable-expert-parallel -ep", .says = ONE_GPU},
+    {.words = "--enable-expert-parallel -ep", .says = BY_LAYERS},
     {.words = "--enable-reasoning", .met = true},
     {.words = "--response-role",
      .takes = true,

@@ -837,6 +837,7 @@ void op_cross(pass *p, int32_t side, mat *const *x, int32_t n)
     for (int32_t i = 0; i < n && !pass_failed(p); i++)
         if (x[i]->rows)
             *x[i] = carried(p, from, *x[i]);
+    pass_next_leg(p, from);
 }
 
 visit op_visit(pass *p, int32_t side, mat *x, routing *r)

@@ -410,6 +410,7 @@ struct device {
     int32_t chunk_rows;  /* a good prefill chunk */
     uint32_t acts;       /* bit k: it computes the activation of act_kind k */
     bool select_timed;   /* block selection was timed on such devices: "auto" may choose it */
+    int32_t number;      /* devices of one kind with equal numbers share their memory */
     bool host_memory;    /* what alloc gives is memory that the host reads and writes itself */
     int32_t recur_block; /* rows of prompts go in blocks of so many through recurrent layers with
                             keys and values of recur_head elements; 0: row by row */
@@ -430,6 +431,12 @@ struct device {
      * caller's memory is its own again. */
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
+    /* Copies to memory of another device of this kind: after what both have been given so far, before
+     * what they are given later. Not waited for. NULL: copies go through the host. */
+    void (*send)(device *d, device *other, void *to, const void *at, size_t n_bytes);
+    /* What d is given later begins when what `before` has been given so far has ended. NULL as send.
+     */
+    void (*follow)(device *d, device *before);
     /* Large transfers: `move` starts one, in order with the passes; `moved` waits for all. Host
      * memory is best taken from host_alloc, which any thread may call. All NULL: upload, download
      * and mem_pages serve. */
@@ -486,8 +493,9 @@ struct device {
     /* Ends such a pass: launches the ops that wait for a next one. NULL: no op waits. */
     void (*end)(device *d, pass *p);
     /* True: the pass was one like an earlier one, and has been run from a recording of that, its
-     * result in *y. False: run it, end it, then call recorded. What `model` and `kv` point to is
-     * only compared. Both NULL: passes are always run. */
+     * result in *y. False: run it, end it, then call recorded. Of a pass over several devices: the
+     * leg (pass.h). What `model` and `kv` point to is only compared. Both NULL: passes are always
+     * run. */
     bool (*replay)(device *d, pass *p, const void *model, const void *kv, mat *y);
     void (*recorded)(device *d, pass *p, mat y);
     /* Takes times of the recorded passes that follow, and of their ops, until timed_passes, which

@@ -14,7 +14,12 @@ enum { SCRATCH_ALIGN = 64 };
 
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes)
 {
-    *p = (pass){.dev = dev, .st = st, .rows = &st->all, .dry = scratch == NULL, .il = -1};
+    *p = (pass){.dev = dev,
+                .st = st,
+                .rows = &st->all,
+                .dry = scratch == NULL,
+                .plans = scratch == NULL,
+                .il = -1};
     pass_add_side(p, dev, scratch, scratch_bytes);
 }
 
@@ -47,6 +52,68 @@ void pass_turn(pass *p, int32_t side)
     }
     p->here = side;
     p->dev = p->side[side].dev;
+    p->dry = p->plans || p->side[side].replayed;
+}
+
+/* ---- Legs ---------------------------------------------------------------------------------- */
+
+static void begin_leg(pass *p)
+{
+    pass_side *s = &p->side[p->here];
+    const rowset *rows = p->rows;
+    p->n_legs++;
+    s->replayed = p->dev->replay(p->dev, p, p->model, p->kv, &s->y);
+    p->dry = s->replayed;
+    p->fresh |= !s->replayed;
+    if (p->n_sides > 1)
+        p->rows = rows; /* the ops follow, and op_keep_outputs is one of them */
+}
+
+void pass_first_leg(pass *p, int32_t side, const void *model, const void *kv)
+{
+    p->legs = true;
+    p->model = model;
+    p->kv = kv;
+    pass_turn(p, side);
+    for (int32_t i = 0; i < p->n_sides; i++)
+        if (i != side) /* a recording writes to the next side without a wait of its own */
+            p->dev->follow(p->dev, p->side[i].dev);
+    begin_leg(p);
+}
+
+void pass_next_leg(pass *p, int32_t from)
+{
+    const int32_t here = p->here;
+    pass_side *s = &p->side[from];
+    if (!p->legs || pass_failed(p))
+        return;
+    pass_turn(p, from);
+    if (!s->replayed) {
+        if (s->dev->end)
+            s->dev->end(s->dev, p);
+        s->dev->recorded(s->dev, p, (mat){0});
+    }
+    s->replayed = false;
+    pass_turn(p, here);
+    if (pass_failed(p))
+        return;
+    p->dev->follow(p->dev, s->dev);
+    begin_leg(p);
+}
+
+mat pass_last_leg(pass *p, mat y)
+{
+    pass_side *s = &p->side[p->here];
+    bool replayed = s->replayed;
+    s->replayed = p->dry = p->legs = false;
+    if (replayed)
+        return pass_failed(p) ? (mat){0} : s->y;
+    pass_end(p);
+    bool failed = pass_failed(p); /* then another side may be recording */
+    for (int32_t i = 0; i < p->n_sides; i++)
+        if (failed || i == p->here)
+            p->side[i].dev->recorded(p->side[i].dev, p, y);
+    return y;
 }
 
 void pass_release(pass *p, size_t mark)
@@ -100,8 +167,12 @@ void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes)
 {
     device *d = p->dev, *src = p->side[from].dev;
     char piece[CARRY_BYTES];
-    if (p->dry || pass_failed(p))
+    if (p->dry || p->side[from].replayed || pass_failed(p)) /* a recording has the copy too */
         return;
+    if (src->send && src->kind == d->kind) {
+        src->send(src, d, to, at, n_bytes);
+        return;
+    }
     if (src->host_memory) {
         d->upload(d, to, at, n_bytes);
         return;

@@ -107,6 +107,8 @@ typedef struct pass_side {
     unsigned char *scratch; /* memory of dev; NULL when dry */
     size_t scratch_bytes;
     size_t at, peak;       /* bytes in use; their maximum */
+    bool replayed;         /* the leg under way is: its ops take scratch, no more */
+    mat y;                 /* what that recording gives */
     size_t lowest;         /* the lowest mark of a release since a device set it to SIZE_MAX
                               (activation_copies.c) */
     page_query_size query; /* a tally of a dry pass */
@@ -117,7 +119,13 @@ typedef struct pass {
     const step *st;
     const rowset *rows; /* the current rows of x: &st->all, then &st->out (op_keep_outputs) */
     bool dry;
+    bool plans; /* a dry pass; else `dry` says that the leg is replayed */
     int32_t n_sides, here;
+    /* Recorded passes have legs: the ops of a side between two crossings. The device of a leg
+     * records and replays it. model, kv: of device.replay; legs: pass_first_leg has begun. */
+    bool legs;
+    int32_t n_legs;
+    const void *model, *kv;
     pass_side side[PASS_SIDES_MAX];
     int32_t il;              /* the current layer, for traces and errors; -1 outside layers */
     const pass_taps *taps;   /* NULL: none; set after pass_begin */
@@ -146,6 +154,12 @@ void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes);
  * to join them with a next one. Before it returns, nothing may rely on what the pass has stored,
  * not even on keys. Also called after a failure, and then nothing is launched. */
 void pass_end(pass *p);
+/* Recorded passes: the first leg, on `side`; the next one, where the pass has crossed from side
+ * `from`; and the last, which ends the pass and gives its result, that of the ops being y. Between
+ * them, ops of a leg that is replayed only take their scratch. */
+void pass_first_leg(pass *p, int32_t side, const void *model, const void *kv);
+void pass_next_leg(pass *p, int32_t from);
+mat pass_last_leg(pass *p, mat y);
 /* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);
 /* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. */

@@ -96,6 +96,7 @@ typedef struct kv_base {
 typedef struct recur_view {
     int32_t id;           /* which of the step's recurrent stores */
     int8_t side;          /* which of a pass's devices has it: pass.h */
+    int32_t layer;        /* of the model */
     int32_t n_k, n_v;     /* key heads, value heads; value head j reads key head j mod n_k */
     int32_t dk, dv;       /* sizes of a key head and a value head */
     int32_t n_taps;       /* of the convolution, its own row included */

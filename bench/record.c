@@ -1,7 +1,7 @@
 /* record.c - what sessions and batches compute, as text: two builds that write the same lines
  * answer alike, bit for bit. tools/engine_oracle.sh runs it over many models.
  *
- *     build/bench_record MODEL.gguf [DRAFTER]
+ *     build/bench_record MODEL.gguf [DRAFTER [DEVICES]]
  *
  * Each line is the result of a call or a job: its status and sentence, counts, and a hash of its
  * logits, values or events. Sessions and batches are opened with several chunks, drafts, sparse
@@ -400,12 +400,14 @@ static void record_batches(recorder *r, bool drafts)
 
 int main(int argc, char **argv)
 {
-    const carat_model_options o = {.n_threads = 1, .draft = argc > 2 ? argv[2] : NULL};
+    const carat_model_options o = {.n_threads = 1,
+                                   .draft = argc > 2 && strcmp(argv[2], "none") ? argv[2] : NULL,
+                                   .device = argc > 3 ? argv[3] : NULL};
     recorder r = {.drafts = CHAINS};
     carat_model_info info;
     carat_error e = {0};
-    if (argc < 2 || argc > 3) {
-        fprintf(stderr, "usage: bench_record MODEL.gguf [DRAFTER]\n");
+    if (argc < 2 || argc > 4) {
+        fprintf(stderr, "usage: bench_record MODEL.gguf [DRAFTER [DEVICES]]\n");
         return 2;
     }
     if (carat_model_open(argv[1], &o, &r.m, &e)) {

@@ -8,6 +8,7 @@
 #include "engine/engine_int.h"
 #include "engine/experts.h"
 #include "engine/fit.h"
+#include "engine/stages.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -56,8 +57,8 @@ static bool is_divided(const carat_model_options *opt)
     return opt->gpu_layers || opt->cpu_experts;
 }
 
-/* "cpu,cpu" or longer: several CPU devices, the first in the place of a GPU, so that divisions can
- * be tested. Returns how many; 0 for any other text. */
+/* "cpu,cpu" or longer: several CPU devices in the place of GPUs, so that divisions can be tested.
+ * With options that want a CPU beside, the last one is that. Returns how many; 0: another text. */
 static int32_t n_stand_ins(const carat_model_options *opt)
 {
     int32_t n = 0;
@@ -65,7 +66,7 @@ static int32_t n_stand_ins(const carat_model_options *opt)
     for (; !strncmp(at, "cpu", 3); at += at[3] ? 4 : 3) {
         n++;
         if (at[3] != ',')
-            return at[3] || n < 2 || n > CARAT_DEVICES_MAX ? 0 : n;
+            return at[3] || n < 2 || n > CARAT_GPUS_MAX ? 0 : n;
     }
     return 0;
 }
@@ -102,21 +103,86 @@ static status wrap(carat_model *m, const carat_model_options *opt, err *e)
     return st;
 }
 
-/* Leaves m->dev NULL if the model shall run on the CPU; device_why has the reason. */
-static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
+/* The devices that share the layers, in their order: the numbers of GPUs. */
+typedef struct stage_list {
+    int32_t n, gpu[CARAT_GPUS_MAX];
+} stage_list;
+
+static status read_gpus(const char *text, stage_list *l, err *e)
 {
-    bool forced = is_named(opt) || opt->plan_gpu_mb;
-    cuda_options gpu = {0};
+    const char *at = text;
+    for (char *end; l->n < CARAT_GPUS_MAX && *at >= '0' && *at <= '9'; at = end + 1) {
+        long n = strtol(at, &end, 10);
+        if (n >= 1024 || (*end && *end != ','))
+            break;
+        l->gpu[l->n++] = (int32_t)n;
+        if (!*end)
+            return OK;
+    }
+    return err_set(e, E_ARG,
+                   "--gpus '%.40s': expected the numbers of at most %d GPUs, with commas between",
+                   text, CARAT_GPUS_MAX);
+}
+
+static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
+{
+    *l = (stage_list){0};
+    const char *split = opt->split ? opt->split : "layers";
+    if (opt->gpus && is_named(opt))
+        return err_set(e, E_ARG, "--gpus %.40s and --device %.40s: expected one of the two",
+                       opt->gpus, opt->device);
+    if (strcmp(split, "layers") && strcmp(split, "none"))
+        return err_set(e, E_ARG, "--split '%.40s': expected layers or none", split);
+    if (opt->gpus) {
+        status st = read_gpus(opt->gpus, l, e);
+        if (st)
+            return st;
+    }
+    while (l->n < CARAT_GPUS_MAX && opt->plan_gpu_mb[l->n])
+        l->n++;
+    if (is_stand_in(opt))
+        l->n = n_stand_ins(opt) - is_divided(opt);
+    if (!l->n && is_named(opt))
+        parse_gpu(opt->device, &l->gpu[0]);
+    l->n = l->n ? l->n : 1;
+    if (l->n > 1 && !strcmp(split, "none"))
+        return err_set(e, E_ARG,
+                       "--split none is one GPU, and %d were named: --device cuda:N is it", l->n);
+    if (l->n > 1 && is_wrapped(opt))
+        return err_set(e, E_ARG, "%s cannot be used with a model on several devices (--gpus)",
+                       opt->sum_inputs ? "sums of inputs" : "--wrap");
+    if (l->n == 1 && opt->gpu_split)
+        return err_set(e, E_ARG, "--gpu-split is for several GPUs (--gpus), and there is one");
+    return OK;
+}
+
+static status open_gpu(device **d, const carat_model_options *opt, const stage_list *l, int32_t k,
+                       err *e)
+{
+    const cuda_options gpu = {
+        .device = l->gpu[k], .limit_bytes = (uint64_t)opt->gpu_mb << 20, .card = opt->card};
+    if (!opt->plan_gpu_mb[0])
+        return device_open_cuda(d, &gpu, e);
+    status st = device_plan_cuda(d, opt->card, (uint64_t)opt->plan_gpu_mb[k] << 20, e);
+    if (!st)
+        (*d)->number = k;
+    return st;
+}
+
+/* Leaves m->dev NULL if the model shall run on the CPU; device_why has the reason. */
+static status choose_gpu(carat_model *m, const carat_model_options *opt, const stage_list *l,
+                         err *e)
+{
+    bool forced = is_named(opt) || opt->gpus || opt->plan_gpu_mb[0];
+    int32_t number;
     err why = {0};
     if (is_stand_in(opt) || (is_named(opt) && !strcmp(opt->device, "cpu"))) {
         because(m, "it was asked for");
         return OK;
     }
-    if (is_named(opt) && !parse_gpu(opt->device, &gpu.device))
+    if (is_named(opt) && !parse_gpu(opt->device, &number))
         return err_set(e, E_ARG, "device '%.40s': expected auto, cpu, cuda or cuda:N", opt->device);
-    gpu.limit_bytes = (uint64_t)opt->gpu_mb << 20;
-    gpu.card = opt->card;
-    if (opt->plan_gpu_mb && !opt->vocab_only)
+    if (opt->plan_gpu_mb[0] && !opt->vocab_only)
         return err_set(e, E_ARG, "a model for a GPU that need not be here computes nothing");
     bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa;
     if (for_cpu && forced)
@@ -129,15 +195,13 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
                        : "nothing is computed, so no GPU was looked for");
     if (for_cpu || (opt->vocab_only && !forced))
         return OK;
-    status st = opt->plan_gpu_mb
-                    ? device_plan_cuda(&m->dev, opt->card, (uint64_t)opt->plan_gpu_mb << 20, &why)
-                    : device_open_cuda(&m->dev, &gpu, &why);
+    status st = open_gpu(&m->dev, opt, l, l->n - 1, &why);
     if (st && (forced || st == E_MEMORY)) /* the host lacks memory, for a CPU too */
         return err_set(e, st, "%s", why.text);
     if (st)
         because(m, "%.250s", why.text);
     else
-        because(m, opt->plan_gpu_mb ? "a plan for it was asked for"
+        because(m, opt->plan_gpu_mb[0] ? "a plan for it was asked for"
                    : forced         ? "it was asked for"
                                     : "a GPU is here, and the model fits it");
     return st ? OK : wrap(m, opt, e);
@@ -159,52 +223,75 @@ static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
     return st ? st : wrap(m, opt, e);
 }
 
-/* "; cpu (avx2, 2 threads) has the first 3 layers and all experts" */
-static void tell_division(carat_model *m, bool experts)
-{
-    for (int32_t i = 1; i < m->n_sides; i++) {
-        int32_t n = model_layers_on(&m->core, i);
-        bool has_experts = experts && i == m->n_sides - 1;
-        const char *which = i == 1 ? "the first " : "the next ";
-        size_t at = strlen(m->device_why);
-        if (!n && !has_experts)
-            continue;
-        snprintf(m->device_why + at, sizeof m->device_why - at, "; %.60s has %s%.0d%s%s",
-                 model_device(m, i)->name, n ? which : "", n, n ? " layers" : "",
-                 !has_experts ? ""
-                 : n          ? " and all experts"
-                              : "all experts");
-    }
-}
-
-status divide_model(carat_model *m, const carat_model_options *opt, model_division d, err *e)
+/* The stages beside the main device, which is open. */
+static status open_stages(carat_model *m, const carat_model_options *opt, const stage_list *l,
+                          err *e)
 {
     const cpu_options cpu = cpu_wanted(opt);
-    int32_t n = is_stand_in(opt) ? n_stand_ins(opt) : 2;
+    status st = OK;
+    for (int32_t k = 0; k < l->n - 1 && !st; k++) {
+        st = is_stand_in(opt) ? device_open_cpu(&m->other[k], &cpu, e)
+                              : open_gpu(&m->other[k], opt, l, k, e);
+        m->n_sides += !st;
+    }
+    m->n_stages = l->n;
+    if (!st && opt->gpu_split)
+        st = stages_read_split(m, opt->gpu_split, e);
+    return st || l->n == 1 ? st : stages_place(m, e);
+}
+
+/* "; 2 devices share the layers; cpu (avx2, 2 threads) has the first 3 layers and all experts" */
+static void tell_division(carat_model *m)
+{
+    const cpu_part b = m->beside;
+    size_t at = strlen(m->device_why), cap = sizeof m->device_why;
+    if (m->n_stages > 1)
+        snprintf(m->device_why + at, cap - at, "; %d devices share the layers", m->n_stages);
+    at = strlen(m->device_why);
+    if (!b.n_layers && !b.experts)
+        return;
+    snprintf(m->device_why + at, cap - at, "; %.60s has %s%.0d%s%s",
+             model_device(m, m->n_stages)->name, b.n_layers ? "the first " : "", b.n_layers,
+             b.n_layers ? " layers" : "",
+             !b.experts   ? ""
+             : b.n_layers ? " and all experts"
+                          : "all experts");
+}
+
+status divide_model(carat_model *m, const carat_model_options *opt, cpu_part part, err *e)
+{
+    const cpu_options cpu = cpu_wanted(opt);
+    int32_t n = m->core.n_layer;
     status st;
-    while (m->n_sides < n) {
+    if (part.n_layers < 0 || part.n_layers >= n)
+        return err_set(e, E_ARG,
+                       "%d layers on the GPU (--gpu-layers): %s has %d, expected 1 to all of them",
+                       n - part.n_layers, m->core.name, n);
+    if (m->n_sides == m->n_stages) {
         if ((st = device_open_cpu(&m->other[m->n_sides - 1], &cpu, e)))
             return st;
         m->n_sides++;
     }
-    return model_divide(&m->core, m->other, n - 1, d, e);
+    m->beside = part;
+    return stages_place(m, e);
 }
 
 void undivide_model(carat_model *m)
 {
-    if (m->n_sides > 1)
-        model_divide(&m->core, NULL, 0, (model_division){0}, NULL); /* as it was */
-    for (; m->n_sides > 1; m->n_sides--) {
-        device_close(m->other[m->n_sides - 2]);
-        m->other[m->n_sides - 2] = NULL;
-    }
+    err none = {0};
+    m->beside = (cpu_part){0};
+    if (m->n_sides == m->n_stages)
+        return;
+    m->n_sides--;
+    stages_place(m, &none); /* as it was */
+    device_close(m->other[m->n_sides - 1]);
+    m->other[m->n_sides - 1] = NULL;
 }
 
-/* m->dev is open. */
+/* m->dev and the other stages are open. */
 static status divide(carat_model *m, const carat_model_options *opt, err *e)
 {
-    model_division d = {.experts = opt->cpu_experts};
-    status st;
+    cpu_part part = {.experts = opt->cpu_experts};
     if (!is_divided(opt))
         return OK;
     if (!m->dev || (device_bare(m->dev)->kind != DEVICE_CUDA && !is_stand_in(opt)))
@@ -217,12 +304,28 @@ static status divide(carat_model *m, const carat_model_options *opt, err *e)
                        "--cpu-experts)",
                        opt->sum_inputs ? "sums of inputs" : "--wrap");
     if (opt->gpu_layers)
-        d.n_layers = m->core.n_layer - opt->gpu_layers;
-    if (!d.n_layers && !d.experts)
-        return OK;
-    if (!(st = divide_model(m, opt, d, e)))
-        tell_division(m, d.experts);
-    return st;
+        part.n_layers = m->core.n_layer - opt->gpu_layers;
+    return part.n_layers || part.experts ? divide_model(m, opt, part, e) : OK;
+}
+
+/* The session that the options describe, and without them a short one. */
+static status described_shape(const carat_model *m, const carat_model_options *opt,
+                              session_shape *s, err *e)
+{
+    carat_session_options so = {.n_ctx = N_CTX_MIN, .chunk = m->core.encoder ? 0 : 1};
+    if (m->core.n_ctx_train < N_CTX_MIN)
+        so.n_ctx = m->core.n_ctx_train;
+    return plan_shape(m, opt->session ? opt->session : &so,
+                      opt->n_sessions > 1 ? opt->n_sessions : 1, 0, s, e);
+}
+
+/* The layers of stages, where no candidate of fit.c decides. */
+static status share_layers(carat_model *m, const carat_model_options *opt, err *e)
+{
+    carat_memory_plan plan;
+    session_shape s;
+    status st = m->n_stages > 1 ? described_shape(m, opt, &s, e) : OK;
+    return st || m->n_stages == 1 ? st : stages_plan(m, &s, &plan, e);
 }
 
 /* Checks the shortest context before weights are loaded: if it does not fit, no session will. */
@@ -249,18 +352,20 @@ static status check_weights_fit(carat_model *m, const carat_model_options *opt, 
 
 status open_device(carat_model *m, const carat_model_options *opt, err *e)
 {
-    m->n_sides = 1;
+    stage_list l;
+    m->n_sides = m->n_stages = 1;
     status st = experts_check_options(opt, e);
     err why = {0};
-    if (st || (st = choose_gpu(m, opt, e)))
+    if (st || (st = read_stages(opt, &l, e)) || (st = choose_gpu(m, opt, &l, e)))
         return st;
-    if (m->dev && (st = divide(m, opt, e)))
+    if (m->dev && ((st = open_stages(m, opt, &l, e)) || (st = divide(m, opt, e)) ||
+                   (m->overcommit && (st = share_layers(m, opt, e)))))
         return st;
-    if (m->dev && !(st = plan_check_weights(m, &why)) && !(st = fit_choose(m, opt, &why)) &&
-        m->fit.divided)
-        tell_division(m, m->fit.level == CARAT_FIT_EXPERTS);
+    if (m->dev && !(st = plan_check_weights(m, &why)) && !(st = fit_choose(m, opt, &why)))
+        tell_division(m);
     if (m->dev && st) {
-        if (is_named(opt) || opt->plan_gpu_mb || is_divided(opt) || is_limited(opt) || st == E_ARG)
+        if (is_named(opt) || opt->gpus || opt->plan_gpu_mb[0] || is_divided(opt) ||
+            is_limited(opt) || st == E_ARG)
             return err_set(e, st, "%s", why.text);
         because(m, "%.250s", why.text);
         experts_free(m);
@@ -276,7 +381,9 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
             "--gpu-mb, --experts-gpu, --experts-cpu and --experts-prefetch need a GPU, and "
             "the model is on the CPU: %s",
             m->device_why);
-    if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)
+    if ((st = open_cpu(m, opt, e)) || (st = open_stages(m, opt, &l, e)) ||
+        (st = divide(m, opt, e)) || (st = share_layers(m, opt, e)))
         return st;
-    return check_weights_fit(m, opt, e);
+    tell_division(m);
+    return opt->vocab_only ? OK : check_weights_fit(m, opt, e);
 }

@@ -160,6 +160,28 @@ static unsigned char *slurp(const char *path, size_t *n)
     return b;
 }
 
+/* Files have rows in the order of layers, wherever these are. */
+PLAIN_TEST(a_conversation_moves_between_divisions)
+{
+    static const char *const on[] = {"cpu", "cpu,cpu", "cpu,cpu,cpu"};
+    fixture f = begin();
+    carat_model *whole = f.m;
+    carat_error e = {0};
+    for (int i = 0; i < 3; i++) {
+        carat_model_options o = {.device = on[i]};
+        CHECK_OK(carat_model_open(f.file, &o, &f.m, &e), e);
+        leave_behind(&f, 120, options(&f));
+        carat_model_close(f.m);
+        o.device = on[(i + 1) % 3];
+        CHECK_OK(carat_model_open(f.file, &o, &f.m, &e), e);
+        CHECK_EQ(right(&f, options(&f), NULL), 120);
+        carat_model_close(f.m);
+        empty(&f);
+    }
+    f.m = whole;
+    end(&f);
+}
+
 PLAIN_TEST(a_conversation_outlives_the_program)
 {
     fixture f = begin();

@@ -35,13 +35,11 @@ static void evaluate(carat_model *m, const fidelity *f, int32_t chunk, float *lo
     carat_session_close(s);
 }
 
-static void same_as_whole(const char *path, const fidelity *f, const char *devices,
-                          int32_t gpu_layers, bool experts)
+static void same_results(const char *path, const fidelity *f, carat_model *parts)
 {
     size_t n = (size_t)f->n_vocab;
     float *a = mem_calloc(n, sizeof *a), *b = mem_calloc(n, sizeof *b);
     carat_model *whole = open_on(path, "cpu", 0, false);
-    carat_model *parts = open_on(path, devices, gpu_layers, experts);
     const int32_t chunks[] = {7, 64, 1};
     for (int i = 0; i < test_trials(3); i++) {
         evaluate(whole, f, chunks[i], a);
@@ -54,10 +52,23 @@ static void same_as_whole(const char *path, const fidelity *f, const char *devic
     mem_free(b);
 }
 
+static void same_as_whole(const char *path, const fidelity *f, const char *devices,
+                          int32_t gpu_layers, bool experts)
+{
+    same_results(path, f, open_on(path, devices, gpu_layers, experts));
+}
+
 static bool has_experts(const char *name)
 {
     return !strcmp(name, "all") || strstr(name, "moe") || strstr(name, "26b") ||
            strstr(name, "gpt-oss");
+}
+
+/* Can the last n layers be divided between so many devices? The last n_shared + 2 belong together,
+ * if there are any that read the keys of others. */
+static bool can_share(const fidelity *f, int32_t n, int32_t n_devices)
+{
+    return n - n_devices >= (f->n_shared ? f->n_shared + 1 : 0);
 }
 
 PLAIN_TEST(divided_models_compute_what_whole_ones_do)
@@ -77,7 +88,7 @@ PLAIN_TEST(divided_models_compute_what_whole_ones_do)
                 least = least ? least : n;
                 if (!test_brief() || (n - least) % 2 == 0 || n + 1 == f.n_layer)
                     same_as_whole(path, &f, "cpu,cpu", n, false);
-                if (n % 3 == 1)
+                if (n % 3 == 2 && can_share(&f, n, 2))
                     same_as_whole(path, &f, "cpu,cpu,cpu", n, false);
             } else {
                 /* Refused: too few layers, so that a layer is apart from the keys that it reads. */
@@ -89,7 +100,57 @@ PLAIN_TEST(divided_models_compute_what_whole_ones_do)
         if (has_experts(*name)) {
             same_as_whole(path, &f, "cpu,cpu", 0, true);
             same_as_whole(path, &f, "cpu,cpu", f.n_layer - 1, true);
-            same_as_whole(path, &f, "cpu,cpu,cpu", f.n_layer - 2, true);
+            if (can_share(&f, f.n_layer - 1, 2))
+                same_as_whole(path, &f, "cpu,cpu,cpu", f.n_layer - 1, true);
+        }
+        fidelity_close(&f);
+    }
+}
+
+static const char *const stand_ins[] = {"cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu"};
+
+/* Every layer is on one device, and each has some that follow each other. */
+static void check_ranges(const carat_model *m)
+{
+    const model *core = &m->core;
+    int32_t n_turns = 0;
+    for (int32_t i = 1; i < core->n_layer; i++)
+        n_turns += core->layer_side[i] != core->layer_side[i - 1];
+    CHECK_EQ(n_turns, m->n_stages - 1);
+    CHECK_EQ(core->layer_side[core->n_layer - 1], PASS_MAIN);
+}
+
+PLAIN_TEST(layers_shared_by_devices_compute_what_one_does)
+{
+    for (const char *const *name = fidelity_names; *name; name++) {
+        fidelity f;
+        fidelity_open(&f, *name);
+        const char *path = fidelity_write(&f, NULL);
+        for (int32_t n = 2; n <= 4; n++) {
+            static const char *const uneven[] = {"1,9", "9,1,1", "1,5,1,1"};
+            carat_model_options o = {.device = stand_ins[n - 1]};
+            carat_model *m;
+            carat_error e = {0};
+            carat_status st = carat_model_open(path, &o, &m, &e);
+            CHECK_EQ(st, can_share(&f, f.n_layer, n) ? CARAT_OK : CARAT_E_ARG);
+            if (st) {
+                CHECK(strstr(e.text, "cannot be divided"));
+                continue;
+            }
+            check_ranges(m);
+            if (!test_brief() || n % 2 == 0)
+                same_results(path, &f, m);
+            else
+                carat_model_close(m);
+            o.gpu_split = uneven[n - 2];
+            if (test_brief() && n % 2 == 0)
+                continue;
+            if ((st = carat_model_open(path, &o, &m, &e))) {
+                CHECK(f.n_shared && strstr(e.text, "whose keys it reads"));
+                continue;
+            }
+            check_ranges(m);
+            same_results(path, &f, m);
         }
         fidelity_close(&f);
     }
@@ -230,7 +291,7 @@ TEST(any_device_of_a_divided_model_may_fail_a_pass)
 {
     fidelity f;
     fidelity_open(&f, "moe");
-    carat_model *m = open_on(fidelity_write(&f, NULL), "cpu,cpu,cpu", 1, false);
+    carat_model *m = open_on(fidelity_write(&f, NULL), "cpu,cpu,cpu", 2, false);
     carat_session_options o = {.n_ctx = 32, .checkpoint_mb = -1};
     carat_session *s;
     carat_error e = {0};
@@ -258,7 +319,7 @@ static status open_divided(void *arg, err *e)
     const divided_open *o = arg;
     const fidelity *f = o->f;
     carat_model_options mo = {
-        .device = "cpu,cpu,cpu", .gpu_layers = 1, .cpu_experts = true, .n_threads = 1};
+        .device = "cpu,cpu,cpu", .gpu_layers = 2, .cpu_experts = true, .n_threads = 1};
     carat_session_options so = {.n_ctx = 32, .chunk = 8, .checkpoint_mb = -1};
     carat_model *m;
     carat_session *s = NULL;

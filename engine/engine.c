@@ -105,7 +105,12 @@ static void count_reserve(carat_model *m, const uint64_t before[PASS_SIDES_MAX])
     uint64_t now[PASS_SIDES_MAX];
     free_of_gpus(m, now);
     for (int32_t i = 0; i < m->n_sides; i++) {
-        uint64_t kept = now[i] + m->taken_bytes[i], most = model_device(m, i)->reserve_bytes;
+        uint64_t kept = now[i], most = 0;
+        for (int32_t k = i; k < m->n_sides && memory_of_first(m, i); k++)
+            if (same_memory(model_device(m, i), model_device(m, k))) {
+                kept += m->taken_bytes[k];
+                most += model_device(m, k)->reserve_bytes;
+            }
         uint64_t lost = before[i] > kept ? before[i] - kept : 0;
         m->reserve_taken[i] = lost < most ? lost : most;
     }
@@ -179,7 +184,7 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         return err_memory(e, "the model", sizeof *m);
     }
     m->overcommit = opt->overcommit;
-    m->plan_only = opt->plan_gpu_mb > 0;
+    m->plan_only = opt->plan_gpu_mb[0] > 0;
     m->strict = opt->strict;
     m->progress = opt->progress;
     m->progress_user = opt->progress_user;

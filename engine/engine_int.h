@@ -45,15 +45,22 @@ enum {
 typedef struct model_pool model_pool; /* experts.c */
 typedef struct media media;           /* media.h */
 
+/* What a CPU beside the GPUs has: the first layers, with the embeddings; all experts. */
+typedef struct cpu_part {
+    int32_t n_layers;
+    bool experts;
+} cpu_part;
+
 /* What a model gives up to fit its GPU (fit.h). */
 typedef struct model_fit {
     carat_fit level;
     int32_t n_ctx;  /* of sessions that name no context; 0: the longest that fits when they open */
     const char *kv; /* formats of keys and values of sessions that name none; NULL: f16 */
     int32_t chunk;  /* of sessions that name none; 0: the device's own */
-    bool divided;   /* some layers or experts are on the CPU that the options leave open */
     bool trying;    /* a plan of exactly n_ctx is made */
-    uint64_t needed_bytes, available_bytes; /* of the main device, by the last plan */
+    /* By the last plan: of the device that lacks most; of all stages. */
+    uint64_t needed_bytes, available_bytes, all_needed_bytes, all_available_bytes;
+    const char *device; /* the name of the former */
     char text[320];
 } model_fit;
 
@@ -61,7 +68,10 @@ struct carat_model {
     model core;
     device *dev;                       /* the main one, core.dev[PASS_MAIN]: it gives the logits */
     device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
-    int32_t n_sides;
+    int32_t n_sides, n_stages;         /* stages: the devices that share the layers (stages.h) */
+    int32_t stage_end[PASS_SIDES_MAX]; /* the layer after the last one of each */
+    double split[PASS_SIDES_MAX];      /* their proportion, by hand; 0: by memory */
+    cpu_part beside;
     model_fit fit;
     lora_choice lora; /* of answers that name no adapters; under lora_lock: lora_choose */
     pthread_mutex_t lora_lock;
@@ -208,10 +218,10 @@ status model_check_writes(const carat_model *m, err *e);
 status open_device(carat_model *m, const carat_model_options *opt, err *e);
 cpu_options cpu_wanted(const carat_model_options *opt);
 
-/* Divides m between its main device and the CPU, again if it is divided already; before weights are
- * loaded. E_ARG: not there. After a failure undivide_model has to follow. */
-status divide_model(carat_model *m, const carat_model_options *opt, model_division d, err *e);
-void undivide_model(carat_model *m); /* everything is on the main device */
+/* Gives a CPU beside the stages that part of m, or another part; before weights are loaded. E_ARG:
+ * not possible. After a failure undivide_model has to follow. */
+status divide_model(carat_model *m, const carat_model_options *opt, cpu_part part, err *e);
+void undivide_model(carat_model *m); /* everything is on the stages */
 
 /* rank.c: the rows of "yes" and "no", if m is a reranker; after its vocabulary. */
 status rank_open(carat_model *m, err *e);
@@ -251,6 +261,9 @@ uint64_t plan_weight_bytes(const device *dev, const model *core);
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
 /* Has every device of the plan the memory? */
 bool plan_fits(const carat_model *m, const carat_memory_plan *plan);
+bool same_memory(const device *a, const device *b);
+/* No device of a lower side shares this one's memory. */
+bool memory_of_first(const carat_model *m, int32_t side);
 /* The sizes that drafters of such a session have. */
 draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *shape, const kv_layout *l);
 /* With `strict`: E_UNSUPPORTED if a product has no kernel at full speed. */

@@ -12,6 +12,7 @@
  */
 #include "engine/fit.h"
 #include "engine/experts.h"
+#include "engine/stages.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +65,26 @@ static int32_t floor_of(const fit_ask *a, int32_t most)
     return a->own_ctx || each > a->top ? a->top : each;
 }
 
+/* Which device lacks most, and what all stages take together. */
+static void keep_sums(model_fit *f, const carat_model *m, const carat_memory_plan *p)
+{
+    int64_t most = INT64_MIN;
+    f->all_needed_bytes = f->all_available_bytes = 0;
+    for (int32_t k = 0; k < m->n_stages; k++) {
+        const int32_t side = stage_side(m, k);
+        const carat_device_plan *d = &p->device[side];
+        int64_t lacks = (int64_t)d->total_bytes - (int64_t)d->available_bytes;
+        f->all_needed_bytes += d->total_bytes;
+        f->all_available_bytes += memory_of_first(m, side) ? d->available_bytes : 0;
+        if (lacks <= most)
+            continue;
+        most = lacks;
+        f->needed_bytes = d->total_bytes;
+        f->available_bytes = d->available_bytes;
+        f->device = d->device;
+    }
+}
+
 /* Does the session fit, and every later one without a context of its own? */
 static status try_one(carat_model *m, const fit_ask *a, int32_t n_ctx, bool q8, bool *fits, err *e)
 {
@@ -73,10 +94,9 @@ static status try_one(carat_model *m, const fit_ask *a, int32_t n_ctx, bool q8, 
     m->fit.kv = q8 ? "q8_0" : NULL;
     m->fit.trying = true;
     status st = plan_shape(m, &a->so, a->n_seqs, 0, &shape, e);
-    if (!st && !(st = plan_costs(m, &shape, NULL, &plan, e))) {
+    if (!st && !(st = stages_plan(m, &shape, &plan, e))) {
         *fits = plan_fits(m, &plan);
-        m->fit.needed_bytes = plan.device[PASS_MAIN].total_bytes;
-        m->fit.available_bytes = plan.device[PASS_MAIN].available_bytes;
+        keep_sums(&m->fit, m, &plan);
     }
     m->fit.trying = false;
     return st;
@@ -127,7 +147,7 @@ static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
 
 static status try_cpu_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
 {
-    status st = divide_model(m, a->opt, (model_division){.experts = true}, e);
+    status st = divide_model(m, a->opt, (cpu_part){.experts = true}, e);
     if (!st)
         st = try_contexts(m, a, floor_of(a, FIT_CTX_EXPERTS), floor_of(a, FIT_CTX_HOST), !a->own_kv,
                           fits, e);
@@ -138,7 +158,7 @@ static status try_cpu_experts(carat_model *m, const fit_ask *a, bool *fits, err 
 static status try_layers(carat_model *m, const fit_ask *a, int32_t n, bool *can, bool *fits, err *e)
 {
     err why = {0};
-    status st = divide_model(m, a->opt, (model_division){.n_layers = m->core.n_layer - n}, &why);
+    status st = divide_model(m, a->opt, (cpu_part){.n_layers = m->core.n_layer - n}, &why);
     *can = st != E_ARG;
     *fits = false;
     if (st == E_ARG) /* a layer would be parted from the one whose keys it reads */
@@ -157,11 +177,9 @@ static status try_some_layers(carat_model *m, const fit_ask *a, bool *fits, err 
     undivide_model(m);
     status whole = try_one(m, a, floor_of(a, FIT_CTX_HOST), !a->own_kv, fits, e);
     if (whole || *fits) {
-        m->fit.divided = false;
         m->fit.level = a->own_kv ? CARAT_FIT_CONTEXT : CARAT_FIT_KEYS;
         return whole;
     }
-    m->fit.divided = true;
     m->fit.level = CARAT_FIT_LAYERS;
     while (hi - lo > 1) {
         int32_t n = lo + (hi - lo) / 2;
@@ -209,7 +227,6 @@ static status try_without_layers(void *user, const carat_model *of, err *e)
 static status try_on_host(carat_model *m, const fit_ask *a, bool *fits, err *e)
 {
     status st = OK;
-    m->fit.divided = true;
     if (a->experts) {
         st = try_cpu_experts(m, a, fits, e);
         m->fit.level = CARAT_FIT_EXPERTS;
@@ -228,6 +245,7 @@ static status too_large(carat_model *m, const fit_ask *a, err *e)
     char hint[128] = "";
     status st = try_one(m, a, a->top, false, &fits, e);
     uint64_t needed = m->fit.needed_bytes, there = m->fit.available_bytes;
+    const char *lacking = m->fit.device;
     for (int q8 = 0; q8 < (a->own_kv ? 1 : 2) && !st && !fits; q8++) {
         fit_ask b = *a;
         b.so.n_ctx = 0;
@@ -242,7 +260,7 @@ static status too_large(carat_model *m, const fit_ask *a, err *e)
     return err_set(e, E_MEMORY,
                    "%s with a context of %d tokens needs %.1f MiB of memory of %s, %.1f MiB more "
                    "than the %.1f MiB that are available%s",
-                   m->core.name, a->top, (double)needed * 0x1p-20, m->dev->name,
+                   m->core.name, a->top, (double)needed * 0x1p-20, lacking,
                    needed > there ? (double)(needed - there) * 0x1p-20 : 0.0,
                    (double)there * 0x1p-20, hint);
 }
@@ -257,7 +275,8 @@ static void tell(carat_model *m, const fit_ask *a)
     if (f->level == CARAT_FIT_WHOLE)
         return;
     n += (size_t)snprintf(f->text + n, cap - n, "fitted to %.0f MiB of GPU memory (%.0f used): ",
-                          (double)f->available_bytes * 0x1p-20, (double)f->needed_bytes * 0x1p-20);
+                          (double)f->all_available_bytes * 0x1p-20,
+                          (double)f->all_needed_bytes * 0x1p-20);
     n += (size_t)snprintf(f->text + n, cap - n, "a context of %d", f->n_ctx);
     if (f->n_ctx < m->core.n_ctx_train)
         n += (size_t)snprintf(f->text + n, cap - n, " of %d", m->core.n_ctx_train);
@@ -274,8 +293,9 @@ static void tell(carat_model *m, const fit_ask *a)
     else if (f->level == CARAT_FIT_EXPERTS)
         n += (size_t)snprintf(f->text + n, cap - n, ", all experts on the CPU");
     if (f->level == CARAT_FIT_LAYERS)
-        snprintf(f->text + n, cap - n, ", %d of %d layers on the GPU, the others on the CPU",
-                 model_layers_on(&m->core, PASS_MAIN), m->core.n_layer);
+        snprintf(f->text + n, cap - n, ", %d of %d layers on the GPU%s, the others on the CPU",
+                 m->core.n_layer - m->beside.n_layers, m->core.n_layer,
+                 m->n_stages > 1 ? "s" : "");
 }
 
 status fit_choose(carat_model *m, const carat_model_options *opt, err *e)

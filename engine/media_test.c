@@ -273,7 +273,7 @@ static void plan_of(const char *text, const char *tower, int64_t gpu_mb, carat_m
     const carat_model_options o = {.n_threads = 1,
                                    .vocab_only = true,
                                    .mmproj = tower,
-                                   .plan_gpu_mb = (int32_t)gpu_mb,
+                                   .plan_gpu_mb = {gpu_mb},
                                    .card = gpu_mb ? "9.0" : NULL,
                                    .overcommit = true};
     const carat_session_options so = {.n_ctx = CTX, .checkpoint_mb = -1};

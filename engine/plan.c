@@ -23,8 +23,6 @@ enum {
 /* The most that checkpoints take unless the caller sets their memory. */
 #define CHECKPOINT_MAX_BYTES ((uint64_t)4 << 30)
 
-static const carat_device_plan *first_too_large(const carat_memory_plan *plan);
-
 /* The pool of keys that was asked for, against contexts of n_ctx tokens, which is at most the pool
  * afterwards: no timeline may hold more. */
 static status plan_pool(const carat_model *m, const carat_session_options *opt,
@@ -428,11 +426,8 @@ draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *s, const
 uint64_t plan_weight_bytes(const device *dev, const model *core)
 {
     uint64_t n = 0;
-    for (int32_t i = 0; i < core->n_weights; i++) {
-        const weight *w = core->weights[i];
-        uint64_t copied = w->gather && !dev->loads_gathered ? 0 : dev->weight_bytes(dev, w);
-        n += dev->host_memory && copied < w->n_bytes ? w->n_bytes : copied;
-    }
+    for (int32_t i = 0; i < core->n_weights; i++)
+        n += model_weight_bytes(dev, core->weights[i]);
     for (int32_t i = 0; i < core->n_tables; i++)
         n += core->tables[i].n_bytes;
     return n;
@@ -481,6 +476,27 @@ static uint64_t beside_taken(const carat_model *m)
     return m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0;
 }
 
+bool same_memory(const device *a, const device *b)
+{
+    return a->host_memory == b->host_memory && (a->host_memory || a->number == b->number);
+}
+
+bool memory_of_first(const carat_model *m, int32_t side)
+{
+    for (int32_t k = 0; k < side; k++)
+        if (same_memory(model_device(m, k), model_device(m, side)))
+            return false;
+    return true;
+}
+
+static int32_t first_layer_on(const model *core, int32_t side)
+{
+    int32_t il = 0;
+    while (il < core->n_layer && core->layer_side[il] != side)
+        il++;
+    return il < core->n_layer ? il : 0;
+}
+
 static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
                          const model_costs *c, carat_memory_plan *plan)
 {
@@ -492,6 +508,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         uint64_t towers = i == PASS_MAIN ? plan->vision_bytes + plan->audio_bytes : 0;
         *p = (carat_device_plan){.device = d->name,
                                  .n_layers = model_layers_on(&m->core, i),
+                                 .first_layer = first_layer_on(&m->core, i),
                                  .kv_swa_bytes = l->side[i].ring * n,
                                  .kv_global_bytes = l->side[i].linear + l->side[i].table * n +
                                                     paging_bytes(s, l, &c->side[i].query, i),
@@ -507,8 +524,9 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
             plan_host(m, of_file, &c->side[i], p);
         else
             plan_apart(d, &c->side[i], p);
-        if (p->available_bytes)
-            p->available_bytes += m->taken_bytes[i] + m->reserve_taken[i];
+        for (int32_t k = 0; k < m->n_sides && p->available_bytes; k++)
+            if (same_memory(d, model_device(m, k)))
+                p->available_bytes += m->taken_bytes[k] + m->reserve_taken[k];
         if (i == host_side(m)) {
             p->total_bytes += plan->scorer_bytes + plan->picture_bytes;
             p->available_bytes += p->available_bytes ? beside_taken(m) : 0;
@@ -516,7 +534,8 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         plan->scratch_bytes += p->scratch_bytes;
         plan->repack_bytes += c->side[i].repack_bytes;
         plan->total_bytes += p->total_bytes;
-        plan->available_bytes += p->available_bytes;
+        if (memory_of_first(m, i))
+            plan->available_bytes += p->available_bytes;
     }
 }
 
@@ -558,19 +577,30 @@ end:
     return st;
 }
 
-static const carat_device_plan *first_too_large(const carat_memory_plan *plan)
+/* What the devices take that share the memory of this one. */
+static uint64_t shared_total(const carat_model *m, const carat_memory_plan *plan, int32_t side)
+{
+    uint64_t n = 0;
+    for (int32_t k = 0; k < plan->n_devices; k++)
+        if (same_memory(model_device(m, side), model_device(m, k)))
+            n += plan->device[k].total_bytes;
+    return n;
+}
+
+static const carat_device_plan *first_too_large(const carat_model *m, const carat_memory_plan *plan)
 {
     for (int32_t i = 0; i < plan->n_devices; i++)
         if (plan->device[i].available_bytes &&
-            plan->device[i].total_bytes > plan->device[i].available_bytes)
+            shared_total(m, plan, i) > plan->device[i].available_bytes)
             return &plan->device[i];
     return NULL;
 }
 
 bool plan_fits(const carat_model *m, const carat_memory_plan *plan)
 {
-    const carat_device_plan *p = first_too_large(plan);
-    return m->overcommit || !p || (m->plan_only && p != &plan->device[PASS_MAIN]);
+    const carat_device_plan *p = first_too_large(m, plan);
+    bool host = p && model_device(m, (int32_t)(p - plan->device))->host_memory;
+    return m->overcommit || !p || (m->plan_only && host);
 }
 
 /* The scorer of pages, and what waits and is kept of pictures and sounds, where no device of the
@@ -593,7 +623,7 @@ static status check_beside(const carat_model *m, const carat_memory_plan *plan, 
 
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
-    const carat_device_plan *s = first_too_large(plan);
+    const carat_device_plan *s = first_too_large(m, plan);
     if (m->overcommit)
         return OK;
     if (!s)
@@ -615,7 +645,8 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
     return err_set(e, E_MEMORY,
                    "%s with a context of %d tokens needs %.2f GiB of memory%s%s%s, and %.2f GiB "
                    "are available",
-                   m->core.name, plan->n_ctx, (double)s->total_bytes * 0x1p-30,
+                   m->core.name, plan->n_ctx,
+                   (double)shared_total(m, plan, (int32_t)(s - plan->device)) * 0x1p-30,
                    m->dev->host_memory ? "" : " of ", m->dev->host_memory ? "" : s->device, scorer,
                    (double)s->available_bytes * 0x1p-30);
 }

@@ -144,9 +144,10 @@ PLAIN_TEST(recurrent_models_may_be_divided)
 {
     static const carat_model_options how[] = {
         {.device = "cpu,cpu", .gpu_layers = 3},
+        {.device = "cpu,cpu,cpu"},
         {.device = "cpu,cpu,cpu", .gpu_layers = 5, .cpu_experts = true}};
-    for (int i = 0; i < 2; i++) {
-        const recur_model_file file = {.experts = i};
+    for (int i = 0; i < 3; i++) {
+        const recur_model_file file = {.experts = i > 0};
         oracle o;
         carat_snapshot *k;
         carat_memory_plan plan;

@@ -228,9 +228,10 @@ PLAIN_TEST(round_of_a_divided_model)
 {
     const char *const drafts[] = {"lookup", df_write(&(df_options){0}, "draft.gguf"),
                                   mtp_rig_write(&(mtp_rig_file){0})};
-    for (int i = 0; i < 3; i++) {
-        const carat_model_options divided = {
-            .device = "cpu,cpu", .gpu_layers = 4, .draft = drafts[i]};
+    for (int i = 0; i < 6; i++) {
+        const carat_model_options divided = {.device = i < 3 ? "cpu,cpu" : "cpu,cpu,cpu",
+                                             .gpu_layers = i < 3 ? 4 : 0,
+                                             .draft = drafts[i % 3]};
         pair p = {0};
         uint64_t rng = test_seed();
         err e = {0};
@@ -240,8 +241,8 @@ PLAIN_TEST(round_of_a_divided_model)
         for (int trial = 0; trial < 3; trial++) {
             request q;
             request_draw(p.m, &q, 1 + (int64_t)rng_below(&rng, 60), trial, &rng);
-            pair_compare(&p, &q, 4, trial % 2, true, &rng, drafts[i], trial);
-            pair_same(&p, drafts[i], trial);
+            pair_compare(&p, &q, 4, trial % 2, true, &rng, drafts[i % 3], trial);
+            pair_same(&p, drafts[i % 3], trial);
         }
         CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
         pair_close(&p);

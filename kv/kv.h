@@ -140,6 +140,11 @@ typedef struct kv_recur_parts {
     size_t all;
 } kv_recur_parts;
 kv_recur_parts kv_recur_parts_of(const recur_view *v);
+/* Of a layer's keys and values. */
+static inline uint64_t kv_store_bytes(const kv_view *v)
+{
+    return (uint64_t)v->n_slots * (uint64_t)v->n_head_kv * (v->k_row_bytes + v->v_row_bytes);
+}
 
 struct kv_copy;
 struct kv_mover;

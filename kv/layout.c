@@ -311,8 +311,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
             kv_layout_free(l);
             return st;
         }
-        uint64_t bytes =
-            (uint64_t)v->n_slots * (uint64_t)v->n_head_kv * (v->k_row_bytes + v->v_row_bytes);
+        uint64_t bytes = kv_store_bytes(v);
         kv_layout_bytes *side = &l->side[v->side];
         l->rows_inside |= v->inside == KV_INSIDE_BLOCKS;
         if (v->inside == KV_INSIDE_ROWS && (st = see_both_ways(l, v, e))) {

@@ -149,12 +149,10 @@ bool bind_wide_heads(const weight *q_norm, const weight *k_norm, int32_t head_di
 
 /* ---- Division between devices: divide.c ---- */
 
-/* Sets the side of each weight. layers: the model's n_layer structs, which hold the layers'
- * weights. The weights of `first`, a list that ends with NULL, go with the first layer; all others
- * to the main side. */
-void divide_weights(model *m, const void *layers, size_t layer_bytes, const weight *const *first);
 /* All of it for an architecture whose layers begin with MODEL_LAYER: the sides of weights, layers,
- * rotations and stores. divide_plain: only the embeddings go with the first layer. */
+ * rotations and stores. The weights of `first`, a list that ends with NULL, go with the first layer,
+ * those that are no layer's to the main side. divide_plain: only the embeddings go with the first
+ * layer. */
 status divide_layers(model *m, const weight *const *first, err *e);
 status divide_plain(model *m, err *e);
 /* by_side[side] becomes a copy of by_side[PASS_MAIN] on that side. */

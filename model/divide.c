@@ -4,20 +4,20 @@
  */
 #include "model/bind.h"
 
-/* The layer of a weight: a layer's weights lie inside its struct. -1: none. */
-static int32_t layer_of(const model *m, const weight *w, const void *layers, size_t layer_bytes)
+/* A layer's weights lie inside its struct. */
+int32_t model_layer_of(const model *m, const weight *w)
 {
-    const char *at = (const char *)w, *first = layers;
-    if (at < first || at >= first + (size_t)m->n_layer * layer_bytes)
+    const char *at = (const char *)w, *first = m->layers;
+    if (at < first || at >= first + (size_t)m->n_layer * m->layer_bytes)
         return -1;
-    return (int32_t)((size_t)(at - first) / layer_bytes);
+    return (int32_t)((size_t)(at - first) / m->layer_bytes);
 }
 
-void divide_weights(model *m, const void *layers, size_t layer_bytes, const weight *const *first)
+static void divide_weights(model *m, const weight *const *first)
 {
     for (int32_t i = 0; i < m->n_weights; i++) {
         weight *w = m->weights[i];
-        int32_t il = layer_of(m, w, layers, layer_bytes);
+        int32_t il = model_layer_of(m, w);
         w->side = PASS_MAIN;
         if (il >= 0)
             w->side = w->n_mat > 1 ? m->expert_side[il] : m->layer_side[il];
@@ -55,7 +55,7 @@ status divide_layers(model *m, const weight *const *first, err *e)
     }
     if (st)
         return st;
-    divide_weights(m, m->layers, m->layer_bytes, first);
+    divide_weights(m, first);
     for (int32_t i = 0; i < m->n_layer; i++) {
         model_layer *L = layer_at(m, i);
         if (L->rope)

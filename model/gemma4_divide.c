@@ -10,16 +10,6 @@
 #include "model/bind.h"
 #include "model/gemma4.h"
 
-/* The first layer whose keys another layer reads; n_layer if there is none. */
-static int32_t first_donor(const gemma4 *g)
-{
-    int32_t first = g->n_layer;
-    for (int32_t i = 0; i < g->n_layer; i++)
-        if (!g->layer[i].owns_kv && g->layer[i].kv < first)
-            first = g->layer[i].kv;
-    return first;
-}
-
 static status check_division(const model *m, const gemma4 *g, err *e)
 {
     for (int32_t i = 0; i < g->n_layer; i++) {
@@ -28,7 +18,7 @@ static status check_division(const model *m, const gemma4 *g, err *e)
             return err_set(e, E_ARG,
                            "layer %d of %s would be on another device than layer %d, whose keys it "
                            "reads: the last %d layers belong together",
-                           i, m->name, from, g->n_layer - first_donor(g));
+                           i, m->name, from, g->n_layer - m->joined_from);
     }
     return OK;
 }

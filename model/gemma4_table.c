@@ -408,6 +408,7 @@ static status bind_kv(model *m, gemma4 *g, const gemma4_shape *s, err *e)
                            m->file.path, i, L->n_head_kv, L->head_dim, donor,
                            g->layer[donor].n_head_kv, g->layer[donor].head_dim);
         L->kv = donor;
+        m->joined_from = donor < m->joined_from ? donor : m->joined_from;
     }
     m->n_kv = first_shared;
     return OK;

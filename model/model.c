@@ -157,7 +157,7 @@ typedef enum bind_part { PART_MODEL, PART_NEXTN, PART_AUDIO } bind_part;
 
 static status bind_file(model *m, gguf *g, bind_part part, err *e)
 {
-    *m = (model){.file = *g};
+    *m = (model){.file = *g, .joined_from = INT32_MAX};
     *g = (gguf){0};
     gguf_string arch, name;
     const char *path = m->file.path;
@@ -252,6 +252,22 @@ static bool loads(const device *d, const weight *w)
     return !w->gather || d->loads_gathered;
 }
 
+uint64_t model_weight_bytes(const device *d, const weight *w)
+{
+    uint64_t n = loads(d, w) ? d->weight_bytes(d, w) : 0;
+    return d->host_memory && n < w->n_bytes ? w->n_bytes : n;
+}
+
+/* Drops the tables of sides that are there no more. */
+static void forget_tables(model *m)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->n_tables; i++)
+        if (m->tables[i].side < m->n_sides)
+            m->tables[n++] = m->tables[i];
+    m->n_tables = n;
+}
+
 status model_place(model *m, device *const *others, int32_t n_others, const int8_t *layer_side,
                    const int8_t *expert_side, err *e)
 {
@@ -263,31 +279,13 @@ status model_place(model *m, device *const *others, int32_t n_others, const int8
             expert_side[i] > n_others)
             return err_set(e, E_ARG, "layer %d of %s is on a device that is not there", i, m->name);
     m->n_sides = 1 + n_others;
+    forget_tables(m);
     if (n_others)
         memcpy(m->dev + 1, others, (size_t)n_others * sizeof *others);
     memcpy(m->layer_side, layer_side, (size_t)m->n_layer * sizeof *layer_side);
     memcpy(m->expert_side, expert_side, (size_t)m->n_layer * sizeof *expert_side);
     status st = m->arch->divide(m, e);
     model_place_loras(m);
-    return st;
-}
-
-status model_divide(model *m, device *const *others, int32_t n_others, model_division d, err *e)
-{
-    int32_t n = d.n_layers;
-    if (n < 0 || n >= m->n_layer)
-        return err_set(e, E_ARG,
-                       "%d layers on the GPU (--gpu-layers): %s has %d, expected 1 to all of them",
-                       m->n_layer - n, m->name, m->n_layer);
-    int8_t *side = mem_alloc(2 * (size_t)m->n_layer * sizeof *side);
-    if (!side)
-        return err_memory(e, m->name, 2 * (size_t)m->n_layer);
-    for (int32_t i = 0; i < m->n_layer; i++) {
-        side[i] = (int8_t)(i < n ? 1 + (int64_t)i * n_others / n : PASS_MAIN);
-        side[m->n_layer + i] = d.experts ? (int8_t)n_others : side[i];
-    }
-    status st = model_place(m, others, n_others, side, side + m->n_layer, e);
-    mem_free(side);
     return st;
 }
 
@@ -699,18 +697,26 @@ mat model_run(pass *p, const model *m, const kv_layout *kv, model_layer_fn *laye
     return model_finish(p, m, x, norm, eps);
 }
 
+/* Answers' passes, where every device can. Prompts over several devices go without: their chunks
+ * overlap, and legs wait for each other. */
+static bool may_be_recorded(const pass *p)
+{
+    bool can = !p->dry && (p->n_sides == 1 || (!p->st->prompt && !p->n_watch));
+    for (int32_t i = 0; i < p->n_sides; i++)
+        can = can && p->side[i].dev->replay && (p->n_sides == 1 || p->side[i].dev->follow);
+    return can;
+}
+
 mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
-    device *d = p->dev;
-    mat y;
-    /* A recording covers one device only; a divided pass uses several. */
-    bool recorded = !p->dry && d->replay && m->n_sides == 1;
-    if (recorded && d->replay(d, p, m, kv, &y))
-        return pass_failed(p) ? (mat){0} : y;
-    p->fresh = recorded;
-    y = m->arch->forward(p, m, kv);
-    pass_end(p);
-    if (recorded)
-        d->recorded(d, p, y);
-    return y;
+    mat y = {0};
+    if (!may_be_recorded(p)) {
+        y = m->arch->forward(p, m, kv);
+        pass_end(p);
+        return y;
+    }
+    pass_first_leg(p, m->embd ? m->embd->side : PASS_MAIN, m, kv);
+    if (!p->dry || p->n_sides > 1)
+        y = m->arch->forward(p, m, kv);
+    return pass_last_leg(p, y);
 }

@@ -38,12 +38,6 @@ typedef struct model_arch {
 /* NULL: no architecture that carat runs as a model. */
 const model_sampling *model_usual_sampling(const char *arch);
 
-/* The part of the model that goes to the other devices. */
-typedef struct model_division {
-    int32_t n_layers; /* the first n and the embeddings, in equal ranges by side */
-    bool experts;     /* the experts of every layer go to the last side */
-} model_division;
-
 /* The first fields of every struct of a layer. rope: of `side`; an array by side has those of the
  * other sides beside it. NULL: the layer does not rotate. */
 typedef struct model_layer {
@@ -82,6 +76,7 @@ struct model {
     gguf file;        /* owned */
     const char *name; /* general.name or the file's name */
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
+    int32_t joined_from; /* this layer and all later ones belong on one device */
     /* What a drafter borrows; NULL where an architecture has none. */
     const weight *embd, *head;
     const weight
@@ -128,14 +123,17 @@ status model_bind_nextn(model *m, gguf *g, err *e);
 status model_bind_audio(model *m, gguf *g, err *e);
 /* The number of NextN layers that a file states; 0 where its architecture has none. */
 int32_t model_nextn_layers(const gguf *g);
-/* Divides m between devices, before planning and loading. others[i] is the device of side 1 + i and
- * outlives m. E_ARG, with a sentence, for an impossible division. */
-status model_divide(model *m, device *const *others, int32_t n_others, model_division d, err *e);
-/* The same, with a side for each layer and for each layer's experts: [n_layer] each. */
+/* Divides m between devices, before planning and loading: a side for each layer and for each layer's
+ * experts, [n_layer] each. others[i] is the device of side 1 + i and outlives m. The embeddings go
+ * with the first layer. E_ARG, with a sentence, for an impossible division. */
 status model_place(model *m, device *const *others, int32_t n_others, const int8_t *layer_side,
                    const int8_t *expert_side, err *e);
 /* The number of layers on a side. */
 int32_t model_layers_on(const model *m, int32_t side);
+/* The layer that w belongs to; -1: none. */
+int32_t model_layer_of(const model *m, const weight *w);
+/* What w takes of d's memory. A device in the host's memory may read it from the file. */
+uint64_t model_weight_bytes(const device *d, const weight *w);
 /* dev outlives m. progress may be NULL; it is called with "bytes loaded". */
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e);
 /* Gives back what the weights take on the device, and takes it again: the same numbers, perhaps

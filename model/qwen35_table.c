@@ -487,6 +487,7 @@ static status bind_stores(model *m, qwen35 *g, const qwen35_shape *s, err *e)
                 (kv_spec){.layer = i, .n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
         else
             m->recur[m->n_recur++] = (recur_view){.id = L->at,
+                                                  .layer = i,
                                                   .n_taps = s->n_taps,
                                                   .n_k = s->n_k,
                                                   .n_v = s->n_v,

@@ -355,7 +355,7 @@ PLAIN_TEST(nextn_is_accepted_where_it_is_right)
 TEST(nextn_of_a_divided_model)
 {
     const char *path = recur_model_write(&(recur_model_file){.nextn = true});
-    const carat_model_options divided = {.device = "cpu,cpu", .gpu_layers = 3, .draft = "nextn"};
+    const carat_model_options divided = {.device = "cpu,cpu,cpu", .draft = "nextn"};
     pair p = {0};
     uint64_t rng = test_seed();
     err e = {0};

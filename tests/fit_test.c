@@ -55,7 +55,7 @@ static fitted fit_with(const char *path, int64_t mib, carat_model_options mo,
     carat_expert_info x;
     carat_kv_kind kind;
     mo.vocab_only = true;
-    mo.plan_gpu_mb = mib;
+    mo.plan_gpu_mb[0] = mib;
     mo.session = so;
     if ((f.st = carat_model_open(path, &mo, &m, &f.e)))
         return f;
@@ -204,16 +204,108 @@ TEST(fit_keeps_what_options_say)
     unlink(path);
 }
 
+/* Two and three GPUs: no device is too full, all layers are somewhere, and where all of them are on
+ * GPUs the same part of each is taken, to about a layer. */
+static void check_shared(const char *path, const int64_t *mib, int n, bool even)
+{
+    carat_model_options o = {.vocab_only = true};
+    const carat_session_options so = {.n_ctx = 8192, .n_outputs = 1};
+    carat_model *m;
+    carat_model_info i;
+    carat_memory_plan p;
+    carat_error e = {0};
+    double low = 1, high = 0;
+    int32_t n_layers = 0;
+    o.session = &so;
+    memcpy(o.plan_gpu_mb, mib, (size_t)n * sizeof *mib);
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    carat_model_get_info(m, &i);
+    CHECK_OK(carat_plan(m, &so, &p, &e), e);
+    CHECK_EQ(p.n_devices, n + (i.fit == CARAT_FIT_LAYERS));
+    for (int32_t k = 0; k < p.n_devices; k++) {
+        const carat_device_plan *d = &p.device[k];
+        n_layers += d->n_layers;
+        if (k >= n)
+            continue;
+        double part = (double)d->total_bytes / (double)d->available_bytes;
+        CHECK_EQ(d->available_bytes, (uint64_t)mib[k ? k - 1 : n - 1] << 20);
+        CHECK_MSG(part <= 1, "device %d: %.4f taken", (int)k, part);
+        low = part < low ? part : low;
+        high = part > high ? part : high;
+    }
+    CHECK_EQ(n_layers, i.n_layer);
+    CHECK_MSG(!even || high - low < 0.1, "%.3f to %.3f", low, high);
+    carat_model_close(m);
+}
+
+TEST(fit_shares_layers_by_memory)
+{
+    static const struct {
+        const char *shape;
+        int64_t mib[3];
+        int n;
+        bool even;
+    } x[] = {{"31b", {23936, 23936}, 2, true},
+             {"31b", {23936, 11840}, 2, true},
+             {"31b", {11840, 23936}, 2, true},
+             {"31b", {15872, 11840, 7808}, 3, true},
+             {"31b", {7808, 7808}, 2, false}, /* not all layers fit */
+             {"26b-a4b", {11840, 11840}, 2, true},
+             {"qwen3.6-27b", {11840, 15872}, 2, true},
+             {"e4b", {7808, 7808}, 2, false}}; /* its last layers belong together */
+    char path[128];
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        write_hollow(x[i].shape, "q4_k_m", path);
+        check_shared(path, x[i].mib, x[i].n, x[i].even);
+        unlink(path);
+    }
+}
+
+TEST(fit_shares_layers_by_hand)
+{
+    char path[128];
+    carat_model_options o = {.vocab_only = true, .plan_gpu_mb = {79000, 79000, 79000}};
+    const carat_session_options so = {.n_ctx = 8192, .n_outputs = 1};
+    static const struct {
+        const char *split;
+        int32_t n[3]; /* layers, in the order of the devices: the last stage is the main one */
+    } x[] = {{"1,1,1", {20, 20, 20}}, {"3,2,1", {10, 30, 20}}, {"1,1000,1", {1, 1, 58}}};
+    static const char *const bad[] = {"",       "1",      "1,2",  "1,2,3,4", "1,0,1",   "1,-1,1",
+                                      "1,1,1,", "1,,1",   "a,b,c", "1 ,1,1",  "nan,1,1", "1,1,inf"};
+    carat_model *m;
+    carat_memory_plan p;
+    carat_error e = {0};
+    write_hollow("31b", "q4_k_m", path);
+    o.session = &so;
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        o.gpu_split = x[i].split;
+        CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+        CHECK_OK(carat_plan(m, &so, &p, &e), e);
+        for (int k = 0; k < 3; k++)
+            CHECK_EQ(p.device[k].n_layers, x[i].n[k]);
+        CHECK_EQ(p.device[1].first_layer, 0);
+        CHECK_EQ(p.device[2].first_layer, x[i].n[1]);
+        carat_model_close(m);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        o.gpu_split = bad[i];
+        e = (carat_error){0};
+        CHECK_MSG(carat_model_open(path, &o, &m, &e) == CARAT_E_ARG, "'%s' was taken", bad[i]);
+        CHECK_MSG(strstr(e.text, "--gpu-split"), "%s", e.text);
+    }
+    unlink(path);
+}
+
 TEST(fit_of_a_gpu_that_is_not_here_computes_nothing)
 {
     char path[128];
     carat_model *m;
     carat_error e = {0};
     write_hollow("e2b", "q4_k_m", path);
-    CHECK_STATUS(carat_model_open(path, &(carat_model_options){.plan_gpu_mb = 8000}, &m, &e),
+    CHECK_STATUS(carat_model_open(path, &(carat_model_options){.plan_gpu_mb = {8000}}, &m, &e),
                  CARAT_E_ARG);
     err_clear(&e);
-    const carat_model_options o = {.plan_gpu_mb = 8000, .vocab_only = true, .card = "7.5"};
+    const carat_model_options o = {.plan_gpu_mb = {8000}, .vocab_only = true, .card = "7.5"};
     CHECK_STATUS(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
     CHECK_MSG(strstr(e.text, "8.0, 8.6"), "%s", e.text);
     unlink(path);

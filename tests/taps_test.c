@@ -41,7 +41,9 @@ static void open_tapped(tapped *t, int32_t n_host)
     CHECK_OK(device_open_cpu(&r->dev, &(cpu_options){.n_threads = 1}, &e), e);
     if (n_host) {
         CHECK_OK(device_open_cpu(&t->host, &(cpu_options){.n_threads = 1}, &e), e);
-        CHECK_OK(model_divide(&r->m, &t->host, 1, (model_division){.n_layers = n_host}, &e), e);
+        int8_t side[LAYERS] = {0};
+        memset(side, 1, (size_t)n_host);
+        CHECK_OK(model_place(&r->m, &t->host, 1, side, side, &e), e);
     }
     CHECK_OK(model_load(&r->m, r->dev, NULL, NULL, &e), e);
     const kv_want_layout w = {.spec = r->m.kv,

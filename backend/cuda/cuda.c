@@ -412,6 +412,8 @@ static void cuda_close(device *d)
     for (int i = 0; i < 2; i++)
         if (c->pinned_done[i])
             cudaEventDestroy(c->pinned_done[i]);
+    if (c->here)
+        cudaEventDestroy(c->here);
     if (c->step_at)
         cudaFree(c->step_at);
     cuda_graphs_drop(c);
@@ -486,7 +488,7 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     }
     if (which < 0 || which >= n)
         return err_set(e, E_ARG, "GPU %d was asked for, and this machine has %d", which, n);
-    c->gpu = which;
+    c->gpu = c->dev.number = which;
     struct cudaDeviceProp prop;
     if ((r = cudaSetDevice(which)) || (r = cudaGetDeviceProperties(&prop, which)))
         return err_set(e, E_UNSUPPORTED, "GPU %d cannot be used: %s", which, cudaGetErrorString(r));
@@ -514,6 +516,8 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
         r = cudaEventCreateWithFlags(&c->step_done[i], cudaEventDisableTiming);
     for (int i = 0; i < 2 && !r; i++)
         r = cudaEventCreateWithFlags(&c->pinned_done[i], cudaEventDisableTiming);
+    if (!r)
+        r = cudaEventCreateWithFlags(&c->here, cudaEventDisableTiming);
     if (!r)
         r = cudaMallocHost(&c->bounce, BOUNCE_BYTES);
     if (!r)
@@ -565,6 +569,8 @@ cuda_device *cuda_new_device(void)
         .clear = cuda_clear,
         .upload = cuda_upload,
         .download = cuda_download,
+        .send = cuda_send,
+        .follow = cuda_follow,
         .move = cuda_move,
         .moved = cuda_moved,
         .keep_rows = cuda_keep_rows,

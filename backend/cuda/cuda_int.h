@@ -92,7 +92,7 @@ typedef struct stats_place {
  */
 typedef struct graph_key {
     const void *model, *kv, *scratch;
-    int32_t rows, outs, n_seqs, kv_bucket[STORE_KINDS], kv_least[STORE_KINDS];
+    int32_t leg, rows, outs, n_seqs, kv_bucket[STORE_KINDS], kv_least[STORE_KINDS];
     bool tree, counted;        /* counted: what attention leaves out is */
     bool far;                  /* rows have keys enough to drop tiles in every store (skip.c) */
     float skip[STEP_SEQS_MAX]; /* sparse_rule.skip; all 0: attention is exact */
@@ -150,6 +150,8 @@ typedef struct cuda_device {
     cudaEvent_t step_done[STEP_BUFFERS];
     size_t step_bytes;
     int32_t step_turn;
+    cudaEvent_t here; /* in the stream, for other devices to wait for (peers.c) */
+    uint64_t peers;   /* bit k: copies reach GPU k directly, or never will */
     step_rows rows_all, rows_out; /* as uploaded for the pass under way */
     const dev_kv_base *kv;
     dev_recur recur;
@@ -328,6 +330,10 @@ void cuda_host_free(device *d, void *at, size_t n_bytes);
 void cuda_move(device *d, const block_move *m);
 void cuda_moved(device *d);
 void cuda_pins_wait(cuda_pins *k, const char *at); /* until the block with this address is locked */
+
+/* peers.c */
+void cuda_follow(device *d, device *before);
+void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes);
 
 /* kernels.c */
 kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, size_t cap);

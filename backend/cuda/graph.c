@@ -7,7 +7,8 @@
  * the rows that a page_watch looks at, what attention leaves out of each sequence, and which rows
  * have which adapters.
  * The first pass with a key runs plainly, so that one-time initialisation happens outside a
- * recording. The second is recorded and replayed, later ones are replayed. A recording contains
+ * recording. The second is recorded and replayed, later ones are replayed. Of a pass over several
+ * GPUs each records its legs (pass.h), with the copies to the next one. A recording contains
  * addresses, so all recordings are dropped when any device memory is freed.
  */
 #include "backend/cuda/cuda_int.h"
@@ -48,7 +49,7 @@ static bool on_main(const pass_taps *taps)
 static bool same_graph_key(const graph_key *a, const graph_key *b)
 {
     return a->model == b->model && a->kv == b->kv && a->scratch == b->scratch &&
-           a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
+           a->leg == b->leg && a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
            !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) &&
            !memcmp(a->kv_least, b->kv_least, sizeof a->kv_least) && a->tree == b->tree &&
            !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted &&
@@ -103,7 +104,8 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         return false;
     graph_key k = {.model = model,
                    .kv = kv,
-                   .scratch = p->side[PASS_MAIN].scratch,
+                   .scratch = p->side[p->here].scratch,
+                   .leg = p->n_legs,
                    .rows = st->all.n,
                    .outs = st->out.n,
                    .n_seqs = st->n_seqs,
@@ -157,6 +159,7 @@ void cuda_recorded(device *d, pass *p, mat y)
     cudaGraphExec_t once = NULL, *exec = c->splits ? &once : s ? &s->exec : NULL;
     if (c->seen)
         c->seen->crowded = c->crowded;
+    c->seen = NULL; /* a pass that fails before its leg here calls too */
     if (!s)
         return;
     c->recording = NULL;

@@ -30,6 +30,8 @@ typedef struct carat_bytes {
     const char *name; /* for sentences, and where a name chooses one of several */
 } carat_bytes;
 
+enum { CARAT_DEVICES_MAX = 9, CARAT_GPUS_MAX = 8 }; /* of one model: eight GPUs and a CPU */
+
 typedef struct carat_model_options {
     int32_t n_threads; /* 0: one per physical core this process may use */
     bool no_mmap;      /* read the file into memory instead of mapping it */
@@ -47,20 +49,29 @@ typedef struct carat_model_options {
      * supports it, the machine has one, the model fits and no option above asks for CPU kernels;
      * else the CPU. */
     const char *device;
-    /* For a model on a GPU: the number of layers there, counted from the last; 0: all. The CPU has
+    /* Several GPUs, by their numbers: "0,1". Each has a range of the layers; the last one is the main
+     * device. A number may come again: then that GPU does the work of two. Answers do not depend on
+     * it, if the GPUs are of one kind. NULL: one device, `device`. */
+    const char *gpus;
+    /* In which proportion these GPUs have layers: "3,1". NULL: by the plan, so that of each GPU the
+     * same part of its memory is taken. */
+    const char *gpu_split;
+    /* How they share the model: NULL or "layers"; "none" refuses more than one. */
+    const char *split;
+    /* For a model on GPUs: the number of layers there, counted from the last; 0: all. The CPU has
      * the other layers and the embeddings. With cpu_experts it has the experts of all layers. */
     int32_t gpu_layers;
     bool cpu_experts;
-    /* The most memory, in MiB, that carat may take of the GPU; 0: what is free. */
+    /* The most memory, in MiB, that carat may take of each GPU; 0: what is free. */
     int64_t gpu_mb;
     /* A compute capability, "8.0", "8.6", "8.9", "9.0", "10.0" or "12.0": kernels are chosen as on
      * a card of that capability, for checks and measurements. NULL: CARAT_CARD of the environment,
      * or else the GPU's own. */
     const char *card;
-    /* With vocab_only: plans are made for a GPU with so much free memory, in MiB, and of compute
-     * capability `card` ("8.6" if NULL). It need not be here, and the host's memory is not asked.
-     * 0: not. */
-    int64_t plan_gpu_mb;
+    /* With vocab_only: plans are made for GPUs with so much free memory, in MiB, and of compute
+     * capability `card` ("8.6" if NULL). They need not be here, and the host's memory is not asked.
+     * Ends with 0; at once: not. */
+    int64_t plan_gpu_mb[CARAT_GPUS_MAX + 1];
     /* Of a mixture: the experts that the GPU holds. The others stay in the host's memory, where the
      * GPU reads them; those used lately are exchanged for others. Answers do not depend on it. NULL
      * or "auto": as many as fit beside everything else on the GPU; "0.5" or "50%": that part of
@@ -213,7 +224,6 @@ typedef struct carat_device_memory {
     uint64_t used_bytes;      /* by this model: copied weights, caches, scratch */
     uint64_t available_bytes; /* free, for any program; 0: unknown */
 } carat_device_memory;
-enum { CARAT_DEVICES_MAX = 9 }; /* of one model: eight GPUs and a CPU */
 /* Returns the number of devices of the model. The first is the main one. Any thread. */
 CARAT_API int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_DEVICES_MAX]);
 

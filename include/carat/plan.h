@@ -11,7 +11,8 @@ extern "C" {
 /* The memory that one device of a model needs for a session. */
 typedef struct carat_device_plan {
     const char *device;    /* owned by the model */
-    int32_t n_layers;      /* of the model, on this device */
+    int32_t n_layers;      /* of the model, on this device: they follow each other */
+    int32_t first_layer;   /* of them */
     uint64_t weight_bytes; /* in the device's layout */
     uint64_t expert_bytes; /* where some experts are in slots: slots, stages and tables. The weights
                               are without experts then */

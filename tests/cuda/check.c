@@ -508,6 +508,7 @@ int main(int argc, char **argv)
         check_pool_drafts(&g);
         check_expert_slots(&g);
         check_placements(&g);
+        check_stages(&g);
         check_offload(&g);
         check_prefetch(&g);
     }

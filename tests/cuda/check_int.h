@@ -144,6 +144,7 @@ void check_pool(rig *g);
 void check_pool_drafts(rig *g);
 void check_expert_slots(rig *g);
 void check_placements(rig *g);
+void check_stages(rig *g); /* several devices on one GPU share the layers */
 void check_plans(rig *g);    /* for GPUs that are not here, against the device's */
 void check_offload(rig *g);  /* experts on the host beside the GPU */
 void check_prefetch(rig *g); /* experts that are fetched before their layer chooses */

@@ -82,7 +82,7 @@ static status plan_on(const char *path, const char *card, bool plan_only, const 
     carat_model_options mo = {.device = "cuda", .vocab_only = true, .card = card, .session = &so};
     carat_model *m = NULL;
     carat_memory_plan p;
-    mo.plan_gpu_mb = plan_only ? 8000 : 0;
+    mo.plan_gpu_mb[0] = plan_only ? 8000 : 0;
     status st = carat_model_open(path, &mo, &m, e);
     if (!st && !(st = carat_plan(m, &so, &p, e)))
         *to = p.device[0];

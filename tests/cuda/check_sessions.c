@@ -8,6 +8,7 @@
 #include "backend/cuda/launch_skip.h"
 #include "backend/sparse.h"
 #include "base/mem.h"
+#include "engine/engine_int.h"
 #include "kv/snapshot.h"
 #include "model/model.h"
 #include "tests/fidelity_model.h"
@@ -23,8 +24,10 @@ enum { LINES = 3 };
 /* Caches of one layout, and what their passes need. */
 typedef struct top {
     rig *g;
-    model_division division; /* to be set before top_open, as the next */
-    bool one_stream;         /* of K=V layers */
+    cpu_part division; /* to be set before top_open, as the next two */
+    bool one_stream;   /* of K=V layers */
+    device *second;    /* has that part instead of the CPU. Owned */
+    void *second_scratch;
     model m;
     kv_layout l;
     kv_cache c[LINES];
@@ -32,6 +35,29 @@ typedef struct top {
     float *logits;           /* [LINES, n_vocab] of the last pass */
     const sparse_rule *rule; /* [LINES]; NULL: attention is exact */
 } top;
+
+static status top_divide(top *t, err *e)
+{
+    enum { MOST = 64 };
+    int8_t layer[MOST] = {0}, expert[MOST];
+    if (t->m.n_layer > MOST)
+        return err_set(e, E_LIMIT, "a check of at most %d layers", MOST);
+    memset(layer, 1, (size_t)t->division.n_layers);
+    memcpy(expert, layer, sizeof expert);
+    if (t->division.experts)
+        memset(expert, 1, sizeof expert);
+    return model_place(&t->m, t->second ? &t->second : &t->g->ref, 1, layer, expert, e);
+}
+
+/* A second device on the GPU has the first layer. */
+static status top_share(top *t, err *e)
+{
+    status st = device_open_cuda(&t->second, NULL, e);
+    t->division.n_layers = 1;
+    if (!st && !(t->second_scratch = t->second->alloc(t->second, t->g->scratch_bytes)))
+        st = err_memory(e, "scratch", t->g->scratch_bytes);
+    return st;
+}
 
 static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, int32_t rows_max,
                        err *e)
@@ -46,7 +72,7 @@ static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, i
     status st;
     bool divided = t->division.n_layers || t->division.experts;
     if ((st = gguf_open(&file, path, true, NULL, NULL, e)) || (st = model_bind(&t->m, &file, e)) ||
-        (divided && (st = model_divide(&t->m, &t->g->ref, 1, t->division, e))) ||
+        (divided && (st = top_divide(t, e))) ||
         (st = model_load(&t->m, t->g->gpu, NULL, NULL, e)))
         return st;
     want.dev[1] = t->m.dev[1];
@@ -70,6 +96,9 @@ static void top_close(top *t)
     kv_batch_free(&t->b);
     kv_layout_free(&t->l);
     model_free(&t->m);
+    if (t->second)
+        t->second->release(t->second, t->second_scratch, t->g->scratch_bytes);
+    device_close(t->second);
 }
 
 /* One pass with n rows of each of the first n_lines timelines; logits of the last row of each. */
@@ -90,7 +119,8 @@ static status step_all(top *t, kv_cache *const *c, int n_lines, const int32_t *c
     t->b.st.prompt = of_prompt(n);
     pass_begin(&p, t->g->gpu, &t->b.st, t->g->gpu_scratch, t->g->scratch_bytes);
     if (t->m.n_sides > 1)
-        pass_add_side(&p, t->m.dev[1], t->g->ref_scratch, t->g->scratch_bytes);
+        pass_add_side(&p, t->m.dev[1], t->second ? t->second_scratch : t->g->ref_scratch,
+                      t->g->scratch_bytes);
     mat y = model_forward(&p, &t->m, &t->l);
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);
@@ -206,12 +236,20 @@ out:
 
 /* ---- Recorded passes ------------------------------------------------------------------------ */
 
-static int n_recordings(const cuda_device *c)
+static int n_recordings_of(const device *d)
 {
+    const cuda_device *c = d->self;
     int n = 0;
     for (int i = 0; i < GRAPHS; i++)
         n += c->graphs[i].exec != NULL;
     return n;
+}
+
+/* Of the device with the fewest. */
+static int n_recordings(const top *t)
+{
+    int n = n_recordings_of(t->g->gpu), other = t->second ? n_recordings_of(t->second) : n;
+    return n < other ? n : other;
 }
 
 /* Two timelines in turn, in passes of `rows` rows, with recording and replay or without: the logits
@@ -219,20 +257,22 @@ static int n_recordings(const cuda_device *c)
 static status run_turns(top *t, const int32_t *const *ids, int32_t rows, int n_passes, bool plainly,
                         float *out, err *e)
 {
-    cuda_device *c = t->g->gpu->self;
+    cuda_device *c = t->g->gpu->self, *other = t->second ? t->second->self : c;
     size_t width = (size_t)t->m.n_vocab;
     bool was = c->no_graphs;
     status st = OK;
     kv_reset(&t->c[0]);
     kv_reset(&t->c[1]);
-    c->no_graphs = plainly || was;
+    c->no_graphs = other->no_graphs = plainly || was;
     for (int i = 0; i < 2 * n_passes && !st; i++) {
         kv_cache *line = &t->c[i % 2];
+        if (t->second && !plainly && i == n_passes) /* the other replays on */
+            cuda_graphs_drop(c);
         st = step_all(t, &line, 1, &ids[i % 2], rows, e);
         memcpy(out + (size_t)i * width, t->logits, width * sizeof *out);
     }
     if (plainly)
-        c->no_graphs = was;
+        c->no_graphs = other->no_graphs = was;
     return st;
 }
 
@@ -244,14 +284,14 @@ static bool has_one_stream(const char *name)
 
 /* A replayed pass is bit-identical to a computed one, whichever timeline was recorded. */
 static void check_replays(rig *g, const char *path, const fidelity *f, const char *what,
-                          bool one_stream)
+                          bool one_stream, bool shared)
 {
     static const int32_t rows[] = {1, 2, 7};
     cuda_device *c = g->gpu->self;
     const int32_t *ids[2] = {f->tokens, f->tokens + 3};
     top t = {.g = g, .one_stream = one_stream};
     err e = {0};
-    if (top_open(&t, path, NUM_F16, f->n_tokens, 8, &e)) {
+    if ((shared && top_share(&t, &e)) || top_open(&t, path, NUM_F16, f->n_tokens, 8, &e)) {
         failed(g, "replay", e.text);
         top_close(&t);
         return;
@@ -268,10 +308,10 @@ static void check_replays(rig *g, const char *path, const fidelity *f, const cha
         } else if (run_turns(&t, ids, rows[i], n, true, b, &e)) {
             failed(g, "replay", e.text);
         } else {
-            snprintf(shape, sizeof shape, "%s%s, %d rows: logits that differ", what,
-                     one_stream ? " one" : "", rows[i]);
-            verdict(g, "replay", shape, n_recordings(c) ? memcmp(a, b, size * sizeof *a) != 0 : NAN,
-                    0);
+            snprintf(shape, sizeof shape, "%s%s%s, %d rows: logits that differ", what,
+                     one_stream ? " one" : "", shared ? ", two devices" : "", rows[i]);
+            verdict(g, "replay", shape,
+                    n_recordings(&t) ? memcmp(a, b, size * sizeof *a) != 0 : NAN, 0);
         }
         mem_free(a);
         mem_free(b);
@@ -310,7 +350,7 @@ static void check_skip_replays(rig *g)
         failed(g, "replay", e.text);
     } else {
         verdict(g, "replay", "tiles dropped: logits that differ",
-                n_recordings(c) && n_dropped ? memcmp(out[0], out[1], size * sizeof *out[0]) != 0
+                n_recordings(&t) && n_dropped ? memcmp(out[0], out[1], size * sizeof *out[0]) != 0
                                              : NAN,
                 0);
         verdict(g, "replay", "tiles dropped: accounts that differ",
@@ -338,9 +378,10 @@ static void check_all_replays(rig *g)
         fidelity_open(&f, names[i]);
         const char *path = fidelity_write(&f, &(fidelity_file){.type = types[i]});
         snprintf(what, sizeof what, "%s of %s", names[i], num_name(types[i]));
-        check_replays(g, path, &f, what, false);
+        check_replays(g, path, &f, what, false, false);
+        check_replays(g, path, &f, what, false, true);
         if (has_one_stream(names[i]))
-            check_replays(g, path, &f, what, true);
+            check_replays(g, path, &f, what, true, false);
         unlink(path);
         fidelity_close(&f);
     }
@@ -349,7 +390,7 @@ static void check_all_replays(rig *g)
 /* ---- Divided models -------------------------------------------------------------------------- */
 
 /* The last logits of every pass, against those of the transformers package. */
-static void check_division(rig *g, const char *path, const fidelity *f, model_division d,
+static void check_division(rig *g, const char *path, const fidelity *f, cpu_part d,
                            bool one_stream)
 {
     top t = {.g = g, .division = d, .one_stream = one_stream};
@@ -384,12 +425,12 @@ static void check_divisions(rig *g)
         fidelity f;
         fidelity_open(&f, names[i]);
         const char *path = fidelity_write(&f, NULL);
-        check_division(g, path, &f, (model_division){.n_layers = 1}, false);
+        check_division(g, path, &f, (cpu_part){.n_layers = 1}, false);
         if (has_one_stream(names[i]))
-            check_division(g, path, &f, (model_division){.n_layers = 1}, true);
+            check_division(g, path, &f, (cpu_part){.n_layers = 1}, true);
         if (!strcmp(names[i], "all") || !strcmp(names[i], "moe")) {
-            check_division(g, path, &f, (model_division){.experts = true}, true);
-            check_division(g, path, &f, (model_division){.n_layers = 1, .experts = true}, false);
+            check_division(g, path, &f, (cpu_part){.experts = true}, true);
+            check_division(g, path, &f, (cpu_part){.n_layers = 1, .experts = true}, false);
         }
         unlink(path);
         fidelity_close(&f);

@@ -831,6 +831,19 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
     run_copies(s, s ? s->n : 0);
     return cudaSuccess;
 }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int gpu, int other)
+{
+    *can = gpu != other;
+    return gpu >= 0 && gpu < GPUS && other >= 0 && other < GPUS ? cudaSuccess
+                                                                : cudaErrorInvalidDevice;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned)
+{
+    static bool enabled[GPUS][GPUS];
+    bool again = enabled[current_gpu][other];
+    enabled[current_gpu][other] = true;
+    return again ? last_error = cudaErrorPeerAccessAlreadyEnabled : cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t e, unsigned)
 {
     run_copies(e->stream, e->n);

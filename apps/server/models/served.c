@@ -103,6 +103,7 @@ typedef struct loading {
 static void be_scorer(carat_model_options *mo, carat_batch_options *bo)
 {
     mo->device = "cpu";
+    mo->gpus = mo->gpu_split = mo->split = NULL;
     mo->draft = NULL;
     mo->draft_bytes = NULL;
     mo->n_draft_bytes = mo->gpu_layers = 0;
