@@ -360,7 +360,7 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
         return err_set(
             e, E_ARG,
             "--experts-gpu, --experts-cpu and --experts-prefetch need the whole model on one "
-            "GPU: no --gpu-layers, no --cpu-experts, no --wrap");
+            "GPU: no second one of --gpus, no --gpu-layers, no --cpu-experts, no --wrap");
     if (!able)
         return OK;
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);
