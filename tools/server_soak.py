@@ -2,7 +2,7 @@
 leave in the middle. Needs nothing but Python.
 
     ./carat serve -p 8080 --parallel 8 --queue 256 &
-    python3 tools/server_soak.py http://127.0.0.1:8080 [SECONDS] [CLIENTS]
+    python3 tools/server_soak.py http://127.0.0.1:8080 [SECONDS] [CLIENTS] [MODEL,MODEL ...]
 
 Every greedy answer is compared with the answer that the same conversation got alone, before the load.
 Afterwards no slot may be busy and no request may wait. The script prints the resident memory of each
@@ -50,7 +50,10 @@ def metrics():
     c.request("GET", "/metrics")
     text = c.getresponse().read().decode()
     c.close()
-    return {a: float(b) for a, b in (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")}
+    sums = {}  # of all models
+    for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#"):
+        sums[name.split("{")[0]] = sums.get(name.split("{")[0], 0) + float(value)
+    return sums
 
 
 def conversations():
@@ -62,13 +65,14 @@ def conversations():
         yield [{"role": "user", "content": FILLER * n + QUESTIONS[0]}]
 
 
-def body_of(messages, stream):
-    return {"messages": messages, "temperature": 0, "max_tokens": 48, "stream": stream}
+def body_of(asked, stream):
+    model, messages = asked
+    return {"model": model, "messages": messages, "temperature": 0, "max_tokens": 48, "stream": stream}
 
 
-def whole(messages):
+def whole(asked):
     while True:
-        status, text = post("/v1/chat/completions", body_of(messages, False))
+        status, text = post("/v1/chat/completions", body_of(asked, False))
         if status == 429:
             count("429")
             time.sleep(0.2)
@@ -76,10 +80,10 @@ def whole(messages):
         return json.loads(text)["choices"][0]["message"]["content"] if status == 200 else (status, text)
 
 
-def streamed(messages, leave_after):
+def streamed(asked, leave_after):
     """The text; None if this client left."""
     c = connect()
-    c.request("POST", "/v1/chat/completions", json.dumps(body_of(messages, True)))
+    c.request("POST", "/v1/chat/completions", json.dumps(body_of(asked, True)))
     r = c.getresponse()
     if r.status == 429:
         r.read()
@@ -108,7 +112,7 @@ def client(seed, until, expected):
     while time.time() < until:
         try:
             kind = rng.random()
-            messages, want = rng.choice(expected)
+            asked, want = rng.choice(expected)
             if kind < 0.1:
                 status, text = post("/v1/chat/completions", rng.choice(BAD))
                 count("bad bodies")
@@ -122,15 +126,15 @@ def client(seed, until, expected):
                 c.close()
                 count("half bodies")
             elif kind < 0.4:
-                streamed(messages, rng.randrange(1, 20))
+                streamed(asked, rng.randrange(1, 20))
                 count("left early")
             elif kind < 0.7:
-                said = streamed(messages, 0)
+                said = streamed(asked, 0)
                 count("streams")
                 if said not in ("again", want):
                     wrong(f"a stream said {said!r}, not {want!r}")
             else:
-                said = whole(messages)
+                said = whole(asked)
                 count("whole answers")
                 if said != want:
                     wrong(f"an answer was {said!r}, not {want!r}")
@@ -142,6 +146,7 @@ if __name__ == "__main__":
     URL = urllib.parse.urlparse(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080")
     SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 60
     CLIENTS = int(sys.argv[3]) if len(sys.argv) > 3 else 64
+    MODELS = sys.argv[4].split(",") if len(sys.argv) > 4 else ["any"]
     errors, counts, lock = [], {}, threading.Lock()
 
     BAD = [b"", b"{", b"[]", b"\xff\xfe", b'{"messages":1}', b'{"messages":[{"role":"x"}]}', b"[" * 5000,
@@ -150,8 +155,9 @@ if __name__ == "__main__":
            b'"json_schema":{"schema":{"$ref":"#/nowhere"}}}}',
            b'{"messages":[{"role":"user","content":"x"}],"temperature":1e999}']
 
-    expected = [(m, whole(m)) for m in conversations()]
-    assert all(isinstance(w, str) and w for _, w in expected), expected
+    expected = [((model, m), whole((model, m))) for model in MODELS for m in conversations()]
+    for asked, want in expected:
+        assert isinstance(want, str), f"{asked[0]}: {want}"
     start = time.time()
     threads = [threading.Thread(target=client, args=(i, start + SECONDS, expected)) for i in range(CLIENTS)]
     for t in threads:
