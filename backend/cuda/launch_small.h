@@ -141,10 +141,11 @@ void cu_rotate(cudaStream_t s, dev_mat y, dev_mat x, bool back); /* groups of 12
 void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
 /* quantise.cu */
 void cu_quantise(cudaStream_t s, dev_mat x, dev_quant q);
-/* probe.cu: random numbers between -1 and 1; adds the number of floats whose bits differ. */
-/* A kernel that does nothing, and one that reads n_bytes, a multiple of 64, and nothing else. */
+/* probe.cu: a kernel that does nothing, and one that reads n_bytes, a multiple of 64, and nothing
+ * else. */
 void cu_nothing(cudaStream_t s);
 void cu_read(cudaStream_t s, const void *from, size_t n_bytes, int n_sm);
+/* Random numbers between -1 and 1; adds the number of floats whose bits differ. */
 void cu_random_bf16(cudaStream_t s, uint16_t *to, size_t n, uint32_t seed);
 void cu_count_different(cudaStream_t s, const float *a, const float *b, size_t n, int32_t *count);
 /* sift.cu: a superset of each row's k largest logits. maxima: SIFT_BLOCKS words per row, one per 64

@@ -12,7 +12,7 @@
  * pass where kernels overlap, and less where there are gaps between them.
  *
  * An op that waits for the next one (fuse.c) is timed where it is launched, under the name of what
- * is launched there: "product", "heads", "residual".
+ * is launched there: "heads", "residual", "sum of experts".
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"

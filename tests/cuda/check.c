@@ -14,7 +14,9 @@
  * only delay each other. --card 8.6: with the kernels of such a card (backend/cuda/cards.c).
  * --record FILE writes a hash of the bits that came from the GPU for each verdict, --compare FILE
  * says where those of another build differ: for changes that must leave every bit as it is. Checks
- * that depend on time (drafts, experts fetched early) may differ between two runs of one build.
+ * that depend on time (drafts, experts fetched early) may differ between two runs of one build. The
+ * wrappers' check downloads what each op reads and what its output held before, so its bits follow
+ * the order of ops and the places of results too.
  */
 #include "apps/commands.h"
 #include "tests/cuda/check_int.h"
