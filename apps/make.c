@@ -125,6 +125,10 @@ static status check_adapters(const made_model *m, err *e)
     size_t n;
     int32_t n_ctx;
     status st = made_adapters(m, &mem, &adapter, &n, e);
+    for (size_t i = 1; i < n && !st; i++)
+        for (size_t k = 0; k < i && !st; k++)
+            if (!strcmp(adapter[i], adapter[k]))
+                st = err_set(e, E_ARG, "%s has the adapter %s twice", m->name, adapter[i]);
     if (!st && n && !(st = made_weights(m, &mem, &path, &n_ctx, e)))
         st = lora_check(path, adapter, n, e);
     arena_free(&mem);

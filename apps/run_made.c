@@ -114,6 +114,8 @@ status run_take_made(run_options *o, config *f, made_run *m, err *e)
         if (o->lora.files.n == LORA_FILES_MAX)
             st = err_set(e, E_ARG, "%s and --lora have more than %d adapters", m->name,
                          LORA_FILES_MAX);
+        else if (stat(adapter[i], &sb)) /* else the end of its name may count as a scale */
+            st = err_errno(e, "open the adapter", adapter[i]);
         else
             o->lora.files.at[o->lora.files.n++] = adapter[i];
     }

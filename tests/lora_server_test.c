@@ -177,6 +177,8 @@ TEST(lora_of_a_model_that_is_made)
     answer(&s, ",\"model\":\"style\",\"lora\":[]", again);
     CHECK_STR(plain, again);
     /* Another is made meanwhile, of the first: both count. */
+    write_modelfile(file, "style", adapter);
+    spawn_check(2, NULL, "twice", ARGS("create", "bad", "-f", file));
     write_modelfile(file, "style", second);
     spawn_check(0, NULL, "late is made of", ARGS("create", "late", "-f", file));
     answer(&s, ",\"model\":\"late\"", late);
@@ -207,5 +209,25 @@ TEST(lora_of_a_model_that_is_made)
     CHECK_STR(plain, again);
     stop(&s);
     spawn_check(1, NULL, "law.gguf", ARGS("run", "gone", "hi"));
+    /* A name that ends as a scale does, when the file without that end is there. */
+    snprintf(second, sizeof second, "%s/style.gguf:0.5", dir);
+    lora_rig_adapter(base, second, &recipe[1]);
+    write_modelfile(file, base, second);
+    spawn_check(0, NULL, "gone is made of", ARGS("create", "gone", "-f", file));
+    CHECK(!unlink(second));
+    spawn_check(1, NULL, "style.gguf:0.5", ARGS("run", "gone", "hi"));
+    /* Scales that were set stay when the model is loaded again. */
+    snprintf(second, sizeof second, "%s/later.gguf", dir);
+    lora_rig_adapter(base, second, &recipe[1]);
+    served_start(&s, ARGS("-t", "1", "--ctx", "512", "--lora", adapter, base));
+    says(&s, "/lora-adapters", "[{\"id\":0,\"scale\":0.25}]", 200, "true");
+    write_modelfile(file, base, second);
+    spawn_check(0, NULL, "later is made of", ARGS("create", "later", "-f", file));
+    answer(&s, ",\"model\":\"later\"", again);
+    response r;
+    http_call(&r, &s, "GET", "/lora-adapters", NULL, NULL);
+    CHECK_MSG(strstr(r.body.at, "later.gguf") && strstr(r.body.at, "\"scale\":0.25"), "%s", r.body.at);
+    response_free(&r);
+    stop(&s);
     spawn_check(0, NULL, "", ARGS("run", "style", "-n", "2", "-q", "hi"));
 }

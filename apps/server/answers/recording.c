@@ -145,6 +145,8 @@ static int64_t n_held(const recording *r)
 static void trim(recording *r, size_t least)
 {
     size_t i = 0, n = (size_t)n_held(r);
+    if (!r->bytes.n)
+        return; /* nothing has been allocated */
     while (i < n && r->dropped + r->bytes.n - end_of(r, i) > least)
         i++;
     size_t gone = i < n ? (size_t)(end_of(r, i) - r->dropped) : r->bytes.n;
@@ -218,8 +220,8 @@ void recording_of_answer(recording *r, const char *id)
 void recording_add(recording *r, str *events)
 {
     str told = {0};
-    int64_t next = r->first + n_held(r);
     pthread_mutex_lock(&r->s->lock);
+    int64_t next = r->first + n_held(r); /* others' make_room may move both */
     for (const char *at = str_text(events), *end; *at; at = end) {
         end = strstr(at, "\n\n");
         end = end ? end + 2 : at + strlen(at);

@@ -2,6 +2,7 @@
 #ifndef APPS_SERVER_CATALOG_INT_H
 #define APPS_SERVER_CATALOG_INT_H
 
+#include "apps/lora_options.h"
 #include "apps/server/models/catalog.h"
 
 #include <sys/types.h>
@@ -40,6 +41,8 @@ struct offer {
     bool no_room;   /* the last plan did not fit */
     bool wants_gpu; /* it fits the CPU, and others are on the GPU */
     bool no_gpu;    /* these stay there */
+    float lora_scale[LORA_FILES_MAX]; /* of --lora, as they were when it was unloaded */
+    int32_t n_lora_scales;            /* 0: it was not */
 };
 
 struct catalog {

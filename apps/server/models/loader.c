@@ -13,6 +13,7 @@
 
 #include "apps/jsonw.h"
 #include "apps/server/models/events.h"
+#include "apps/server/models/loras.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -74,6 +75,7 @@ static void unload(catalog *c, offer *o, const char *why)
     pthread_mutex_unlock(&c->lock);
     log_line(c->s, "unloading %s: %s", o->name, why);
     passes_remove(c->s, m);
+    o->n_lora_scales = loras_scales(m, o->lora_scale);
     served_close(m);
     pthread_mutex_lock(&c->lock);
     o->m = NULL;
@@ -326,6 +328,7 @@ static void load(catalog *c, offer *o)
     status st = make_and_load(c, o, &m, &e);
     if (!st) {
         m->offer = o;
+        loras_set_again(m, o->lora_scale, o->n_lora_scales);
         describe(o, m);
         if (!passes_add(c->s, m))
             st = err_set(&e, E_CANCELLED, "the server is shutting down");

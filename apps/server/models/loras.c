@@ -60,6 +60,26 @@ int32_t loras_of_made(server *s, const char *weights, lora_files *f, int32_t n, 
     return n;
 }
 
+int32_t loras_scales(const served *m, float scale[LORA_FILES_MAX])
+{
+    carat_lora_info l;
+    int32_t n = 0;
+    for (; n < m->s->o->lora.files.n && carat_lora_at(m->model, n, &l); n++)
+        scale[n] = l.scale;
+    return n;
+}
+
+void loras_set_again(served *m, const float *scale, int32_t n)
+{
+    float all[LORA_FILES_MAX];
+    carat_lora_info l;
+    int32_t n_all = 0;
+    for (; carat_lora_at(m->model, n_all, &l); n_all++)
+        all[n_all] = n_all < n ? scale[n_all] : l.scale;
+    if (n)
+        carat_lora_set_scales(m->model, all, n_all, NULL); /* each was a scale before */
+}
+
 /* The number of the adapter of this file; -1: it is not loaded. */
 static int32_t number_of(const served *m, const char *path)
 {

@@ -14,6 +14,10 @@
  * Those that do not fit are left out, and the log says so. Returns their number then. mem: of their
  * paths. */
 int32_t loras_of_made(server *s, const char *weights, lora_files *f, int32_t n, arena *mem);
+/* The scales of --lora, which clients may have set: those of a model that is unloaded, and set in the
+ * same model when it is loaded again. The first returns their number. */
+int32_t loras_scales(const served *m, float scale[LORA_FILES_MAX]);
+void loras_set_again(served *m, const float *scale, int32_t n);
 /* The first adapter of the made model that m has not loaded; NULL: it has all. */
 const char *loras_lacking(const beginning *b, const served *m);
 /* May m be loaded again, for this adapter of the made model? False: p says why not. */
