@@ -249,7 +249,7 @@ $(NONE)/never.o: $(NONE)/never.c
 -include $(LIB_OBJ:.o=.d) $(patsubst %.o,%.d,$(call obj,$(CUDA_C))) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 
 # Programs that time or measure one part; the file of each says what it does.
-BENCHES = attend cold grammar lookup ops recall record snapshot sparse_recall streams tokenize
+BENCHES = attend offload grammar lookup ops recall record snapshot sparse_recall streams tokenize
 $(BENCHES:%=$(BUILD)/bench_%): $(BUILD)/bench_%: $(BUILD)/bench/%.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
 $(BUILD)/bench_tokenize: $(BUILD)/tests/vocab_json.o
