@@ -3,10 +3,10 @@
  *     stream of the sender      ... | waits for `here` of the receiver | copy | here | ...
  *     stream of the receiver    ... | here |                 waits for `here` of the sender | ...
  *
- * So the copy overwrites nothing that the receiver still reads, and the host waits for nothing.
- * Chunks of a prompt follow each other: while the receiver computes one, the sender computes the
- * next. GPUs that reach each other's memory copy directly; for others the driver copies through the
- * host.
+ * The sender waits until the receiver has read the memory that the copy overwrites. Streams wait
+ * for events; the host does not wait. Chunks of a prompt follow each other: while the receiver
+ * computes one, the sender computes the next. GPUs that reach each other's memory copy directly;
+ * for others the driver copies through the host.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -30,8 +30,8 @@ void cuda_follow(device *d, device *before)
         cuda_ok(c, NULL, cudaStreamWaitEvent(c->stream, b->here, 0), "ordering devices");
 }
 
-/* A recording has the copy alone: its pass began after all that the receiver had been given, and
- * the receiver's next leg follows (pass_next_leg). */
+/* A recording has the copy and no events. The recorded pass is ordered behind all earlier
+ * work of the receiver, whose next leg follows the recording (pass_next_leg). */
 void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes)
 {
     cuda_device *c = d->self, *there = other->self;

@@ -26,7 +26,7 @@
  * request at most, and the thread reads each request before the GPU overwrites it.
  *
  * The host compares guesses with what layers choose (judge in prefetch.c). If too many are wrong,
- * it guesses PREFETCH_NEAR layers ahead. If more than half of those guesses are wrong, the GPU
+ * the GPU guesses PREFETCH_NEAR layers ahead. If more than half of those guesses are wrong, the GPU
  * requests no expert for some passes. Then the host lets it try again.
  */
 #ifndef BACKEND_CUDA_PREFETCH_H
