@@ -152,10 +152,10 @@ static void check_published(rig *g)
             /* A layer of a conformer is a chain of nine products. Weights that are not bf16 are
              * rounded to it, so of them both factors are. f32 has no such rounding: it shows the
              * arithmetic. */
-            double chain = types[t] == NUM_BF16 || types[t] == NUM_F32 ? 4 : 10;
+            double n_bounds = types[t] == NUM_BF16 || types[t] == NUM_F32 ? 4 : 10;
             verdict(g, "audio tower",
                     text("%-15s %s, %d tokens", towers[i].size, num_name(types[t]), n), diff / sum,
-                    chain * product_bound(types[t], OF_PROMPT));
+                    n_bounds * product_bound(types[t], OF_PROMPT));
             unlink(path);
             for (int k = 0; k < 2; k++) {
                 model_free(&m[k]);
