@@ -162,12 +162,12 @@ static void put_text(str *o, const compression_report *t, int32_t prompt,
         json_open(o, NULL, '[');
         json_int(o, NULL, (int64_t)x->span[i].at);
         json_int(o, NULL, (int64_t)(x->span[i].at + x->span[i].n));
-        json_close(o, ']');
+        json_close(o, "]");
     }
-    json_close(o, ']');
+    json_close(o, "]");
     if (x->part >= 0)
         json_int(o, "part", x->part);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void compress_put_json(str *out, const compression_report *t)
@@ -191,6 +191,5 @@ void compress_put_json(str *out, const compression_report *t)
     for (int32_t i = 0; i < t->n; i++)
         for (int32_t k = 0; k < t->at[i].n; k++)
             put_text(out, t, i, &t->at[i].at[k]);
-    json_close(out, ']');
-    json_close(out, '}');
+    json_close(out, "]}");
 }

@@ -7,6 +7,7 @@
 #include "apps/commands.h"
 #include "apps/config.h"
 #include "apps/hub/net.h"
+#include "apps/jsonw.h"
 #include "apps/state_dir.h"
 #include "apps/term.h"
 #include "base/arena.h"
@@ -90,14 +91,7 @@ static void add_arg(recipe *r, const char *word)
 /* A string in quotation marks, as JSON, TOML and YAML have it. */
 static void put_quoted(str *s, const char *text)
 {
-    json_t *v = json_string(text);
-    char *out = v ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
-    if (out)
-        str_puts(s, out);
-    else
-        s->bad = true;
-    free(out);
-    json_decref(v);
+    jtree_put_string(s, text, strlen(text));
 }
 
 /* A word as a shell takes it. */
@@ -174,18 +168,25 @@ static void make_codex(target *t, recipe *r)
 static void make_opencode(target *t, recipe *r)
 {
     str s = {0};
-    str_puts(&s, "{\"provider\": {\"carat\": {\"npm\": \"@ai-sdk/openai-compatible\", \"name\": "
-                 "\"carat\", \"options\": {\"baseURL\": ");
-    put_quoted(&s, with_v1(t, r));
-    str_puts(&s, ", \"apiKey\": ");
-    put_quoted(&s, t->key);
-    str_puts(&s, "}, \"models\": {");
-    put_quoted(&s, t->model);
-    str_puts(&s, ": {\"tool_call\": true");
-    if (t->n_ctx)
-        str_printf(&s, ", \"limit\": {\"context\": %lld, \"output\": %lld}", (long long)t->n_ctx,
-                   (long long)(t->n_ctx / 4));
-    str_puts(&s, "}}}}}");
+    json_open(&s, NULL, '{');
+    json_open(&s, "provider", '{');
+    json_open(&s, "carat", '{');
+    json_text(&s, "npm", "@ai-sdk/openai-compatible");
+    json_text(&s, "name", "carat");
+    json_open(&s, "options", '{');
+    json_text(&s, "baseURL", with_v1(t, r));
+    json_text(&s, "apiKey", t->key);
+    json_close(&s, "}");
+    json_open(&s, "models", '{');
+    json_open(&s, t->model, '{');
+    json_bool(&s, "tool_call", true);
+    if (t->n_ctx) {
+        json_open(&s, "limit", '{');
+        json_int(&s, "context", t->n_ctx);
+        json_int(&s, "output", t->n_ctx / 4);
+        json_close(&s, "}");
+    }
+    json_close(&s, "}}}}}");
     set_pair(r, "OPENCODE_CONFIG_CONTENT", keep(t, r, &s));
     str_printf(&s, "carat/%s", t->model);
     add_arg(r, "--model");
@@ -212,14 +213,16 @@ static void make_zed(target *t, recipe *r)
 {
     str s = {0};
     set_pair(r, "CARAT_API_KEY", t->key);
-    str_puts(&s, "{\n  \"language_models\": {\n    \"openai_compatible\": {\n      \"carat\": {\n"
-                 "        \"api_url\": ");
-    put_quoted(&s, with_v1(t, r));
-    str_puts(&s, ",\n        \"available_models\": [{\"name\": ");
-    put_quoted(&s, t->model);
-    str_printf(&s, ", \"max_tokens\": %lld, \"capabilities\": {\"tools\": true}}]\n",
-               (long long)(t->n_ctx ? t->n_ctx : 32768));
-    str_puts(&s, "      }\n    }\n  }\n}\n");
+    /* A person adds it to a file of theirs, so it is indented. */
+    json_t *all = json_pack("{s:{s:{s:{s:s, s:[{s:s, s:I, s:{s:b}}]}}}}", "language_models",
+                            "openai_compatible", "carat", "api_url", with_v1(t, r),
+                            "available_models", "name", t->model, "max_tokens",
+                            (json_int_t)(t->n_ctx ? t->n_ctx : 32768), "capabilities", "tools", 1);
+    char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
+    r->bad |= !text;
+    str_printf(&s, "%s\n", text ? text : "");
+    free(text);
+    json_decref(all);
     r->text = keep(t, r, &s);
     r->where = "~/.config/zed/settings.json, beside what is there";
 }

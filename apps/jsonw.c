@@ -1,8 +1,11 @@
 /* jsonw.c - see jsonw.h. */
 #include "apps/jsonw.h"
+#include "base/mem.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Space and newline come before a text in an event stream ("data: "). */
@@ -27,9 +30,15 @@ void json_open(str *o, const char *key, char bracket)
     str_putc(o, bracket);
 }
 
-void json_close(str *o, char bracket)
+void json_empty(str *o, const char *key, const char *brackets)
 {
-    str_putc(o, bracket);
+    json_key(o, key);
+    str_puts(o, brackets);
+}
+
+void json_close(str *o, const char *brackets)
+{
+    str_puts(o, brackets);
 }
 
 void json_text_n(str *o, const char *key, const char *s, size_t n)
@@ -44,6 +53,31 @@ void json_text(str *o, const char *key, const char *text)
         json_text_n(o, key, text, strlen(text));
     else
         json_nothing(o, key);
+}
+
+void json_words(str *o, const char *key, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    char *text = n < 0 ? NULL : mem_alloc((size_t)n + 1);
+    o->bad |= !text;
+    if (text) {
+        vsnprintf(text, (size_t)n + 1, fmt, again);
+        json_text_n(o, key, text, (size_t)n);
+    }
+    mem_free(text);
+    va_end(again);
+    va_end(ap);
+}
+
+void json_ready(str *o, const char *key, const char *json, size_t n)
+{
+    if (!n)
+        return;
+    json_key(o, key);
+    str_put(o, json, n);
 }
 
 void json_int(str *o, const char *key, int64_t v)

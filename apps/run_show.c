@@ -83,9 +83,9 @@ static bool print_call(answer *a, const carat_event *ev, bool event)
         json_text(&line, "event", "tool_call");
     }
     open_call(&line, event ? "call" : NULL, ev->name, ev->text, ev->n_text);
-    json_close(&line, '}');
+    json_close(&line, "}");
     if (event)
-        json_close(&line, '}');
+        json_close(&line, "}");
     bool ok = !line.bad && print_json_line(a, line.at, line.n);
     str_free(&line);
     return ok;
@@ -289,7 +289,7 @@ static void put_calls(str *out, const json_t *calls)
                   json_string_value(arguments), json_string_length(arguments));
         if (result)
             json_text_n(out, "result", json_string_value(result), json_string_length(result));
-        json_close(out, '}');
+        json_close(out, "}");
     }
 }
 
@@ -310,7 +310,7 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
     json_open(&out, "calls", '[');
     put_calls(&out, a->run_calls);
     put_calls(&out, a->calls);
-    json_close(&out, ']');
+    json_close(&out, "]");
     json_text(&out, "finish", carat_finish_name(a->finish));
     json_open(&out, "usage", '{');
     json_int(&out, "prompt_tokens", t->n_prompt);
@@ -322,7 +322,7 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
         json_key(&out, "compression");
         compress_put_json(&out, shortened);
     }
-    json_close(&out, '}');
+    json_close(&out, "}");
     carat_session_get_pool(s, &pool);
     if (pool.on) {
         json_open(&out, "pool", '{');
@@ -331,7 +331,7 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
         json_bool(&out, "lossy", pool.lossy);
         json_int(&out, "away_tokens", pool.n_paged_out);
         json_int(&out, "host_bytes", (int64_t)pool.host_bytes);
-        json_close(&out, '}');
+        json_close(&out, "}");
     }
     json_open(&out, "timings", '{');
     json_fixed(&out, "prompt_ms", t->prefill_ms, 3);
@@ -361,8 +361,7 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
     }
     if (t->n_expert_cpu)
         json_int(&out, "expert_cpu", (int64_t)t->n_expert_cpu);
-    json_close(&out, '}');
-    json_close(&out, '}');
+    json_close(&out, "}}");
     status st = out.bad || !print_json_line(a, out.at, out.n)
                     ? err_memory(e, "the answer as JSON", out.n)
                     : OK;

@@ -24,7 +24,7 @@ TEST(connect_tells_and_starts)
     RUN(0, "export ANTHROPIC_MODEL='it'\\''s 5'\n", "carat serve --ctx 64k", "claude", "--url",
         url);
     RUN(0, "model_context_window = 512\n", NULL, "codex", "--url", url);
-    RUN(0, "\"limit\": {\"context\": 512", NULL, "opencode", "--url", url);
+    RUN(0, "\"limit\":{\"context\":512", NULL, "opencode", "--url", url);
     RUN(0, "    model: \"it's 5\"\n", NULL, "continue", "--url", url);
     RUN(0, "\"max_tokens\": 512", NULL, "zed", "--url", url);
     RUN(0, "aider --model openai/other\n", NULL, "aider", "--url", url, "-m", "other");

@@ -19,7 +19,7 @@ static inline void talk_json_part(str *o, const talk_part *it)
     talk_json_text(o, "text", it->text);
     if (it->number >= 0)
         json_int(o, "number", it->number);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static inline void talk_json_turn(str *o, const talk_turn *m)
@@ -39,7 +39,7 @@ static inline void talk_json_turn(str *o, const talk_turn *m)
         json_open(o, "content", '[');
         for (size_t i = 0; i < m->n_parts; i++)
             talk_json_part(o, &m->part[i]);
-        json_close(o, ']');
+        json_close(o, "]");
     }
     if (m->n_calls)
         json_open(o, "tool_calls", '[');
@@ -54,8 +54,8 @@ static inline void talk_json_turn(str *o, const talk_turn *m)
         str_puts(o, "}}");
     }
     if (m->n_calls)
-        json_close(o, ']');
-    json_close(o, '}');
+        json_close(o, "]");
+    json_close(o, "}");
 }
 
 static inline void talk_json(str *o, const carat_talk *t)
@@ -63,7 +63,7 @@ static inline void talk_json(str *o, const carat_talk *t)
     json_open(o, NULL, '[');
     for (size_t i = 0; i < t->n; i++)
         talk_json_turn(o, &t->turn[i]);
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 /* The conversation as JSON is this text; has it in it. */

@@ -45,8 +45,15 @@ static status accept_tool(void *user, const json_t *declared, err *e)
     problem p = {0};
     char *text = json_dumps(declared, JSON_COMPACT);
     str body = {0};
-    str_printf(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[%s]}",
-               text ? text : "");
+    json_open(&body, NULL, '{');
+    json_open(&body, "messages", '[');
+    json_open(&body, NULL, '{');
+    json_text(&body, "role", "user");
+    json_text(&body, "content", "x");
+    json_close(&body, "}]");
+    json_open(&body, "tools", '[');
+    json_ready(&body, NULL, text ? text : "", text ? strlen(text) : 0);
+    json_close(&body, "]}");
     if (!text || body.bad)
         err_memory(e, "a tool", body.n);
     else if (!generation_reads(x, body.at, body.n, &p))
@@ -68,14 +75,15 @@ void handle_mcp_tools(exchange *x)
     bool tries = x->s->tools && x->query(x, "model");
     if (tries && !exchange_pick_query(x))
         return;
-    str_puts(&x->out, "{\"tools\":");
+    json_open(&x->out, NULL, '{');
+    json_key(&x->out, "tools");
     if (x->s->tools) {
         mcp_set_refresh(x->s->tools, &(mcp_watch){go_on, x}, &changed);
         mcp_set_put_offer(x->s->tools, tries ? accept_tool : NULL, x, &x->out);
     } else {
-        str_puts(&x->out, "[]");
+        json_empty(&x->out, NULL, "[]");
     }
-    str_puts(&x->out, "}");
+    json_close(&x->out, "}");
     x->status = 200;
 }
 
@@ -111,7 +119,7 @@ void handle_mcp_call(exchange *x)
         json_open(&x->out, NULL, '{');
         json_text_n(&x->out, "content", str_text(&out), out.n);
         json_bool(&x->out, "is_error", failed);
-        json_close(&x->out, '}');
+        json_close(&x->out, "}");
         x->status = 200;
     }
     str_free(&out);

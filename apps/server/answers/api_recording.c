@@ -60,7 +60,7 @@ static void put_info(exchange *x, const char *name)
     json_int(o, "total_bytes", (int64_t)i.n_bytes);
     json_int(o, "started_at", i.begun_at);
     json_int(o, "completed_at", i.ended_at);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void handle_streams_lookup(exchange *x)
@@ -86,7 +86,7 @@ void handle_streams_lookup(exchange *x)
         json_open(&x->out, NULL, '[');
         for (const jtree *v = ids->first; v; v = v->next)
             put_info(x, v->s);
-        json_close(&x->out, ']');
+        json_close(&x->out, "]");
         x->status = 200;
     }
     arena_free(&mem);

@@ -63,11 +63,11 @@ static void put_page(exchange *x, const jtree *const *item, size_t n, bool more)
     json_open(o, "data", '[');
     for (size_t i = 0; i < n; i++)
         json_tree(o, NULL, item[i]);
-    json_close(o, ']');
+    json_close(o, "]");
     json_tree(o, "first_id", n ? jtree_get(item[0], "id") : NULL);
     json_tree(o, "last_id", n ? jtree_get(item[n - 1], "id") : NULL);
     json_bool(o, "has_more", more);
-    json_close(o, '}');
+    json_close(o, "}");
     x->status = 200;
 }
 
@@ -143,10 +143,10 @@ void handle_response(exchange *x)
             follow(x, id);
         return;
     }
-    str_puts(&items, "[");
+    json_open(&items, NULL, '[');
     bool found = list ? stored_items(x->s->stored, x->owner, id, false, &items)
                       : stored_get(x->s->stored, x->owner, id, &x->out);
-    str_puts(&items, "]");
+    json_close(&items, "]");
     x->status = 200;
     x->out.bad |= items.bad;
     if (!found)
@@ -170,6 +170,6 @@ void handle_response_delete(exchange *x)
     json_text(&x->out, "id", id);
     json_text(&x->out, "object", "response");
     json_bool(&x->out, "deleted", true);
-    json_close(&x->out, '}');
+    json_close(&x->out, "}");
     x->status = 200;
 }

@@ -228,7 +228,7 @@ static void put_chat(const transcription *t, const float *x, int64_t n, str *o)
     json_bool(o, "enable_thinking", false);
     json_int(o, "max_tokens", PIECE_TOKENS);
     if (t->temperature.n)
-        str_printf(o, ",\"temperature\":%s", t->temperature.at);
+        json_ready(o, "temperature", t->temperature.at, t->temperature.n);
     json_open(o, "messages", '[');
     json_open(o, NULL, '{');
     json_text(o, "role", "user");
@@ -237,16 +237,11 @@ static void put_chat(const transcription *t, const float *x, int64_t n, str *o)
     json_text(o, "type", "input_audio");
     json_open(o, "input_audio", '{');
     json_text_n(o, "data", str_text(&data), data.n);
-    json_close(o, '}');
-    json_close(o, '}');
+    json_close(o, "}}");
     json_open(o, NULL, '{');
     json_text(o, "type", "text");
     put_words(t, o);
-    json_close(o, '}');
-    json_close(o, ']');
-    json_close(o, '}');
-    json_close(o, ']');
-    json_close(o, '}');
+    json_close(o, "}]}]}");
     o->bad |= data.bad;
     str_free(&data);
 }
@@ -269,7 +264,7 @@ static void add_segment(transcription *t, int64_t from, int64_t to, const char *
     if (cut)
         json_text(&t->segments, "finish_reason", "length");
     t->cut = t->cut || cut;
-    json_close(&t->segments, '}');
+    json_close(&t->segments, "}");
 }
 
 /* The answer in x->out as a segment. */
@@ -334,9 +329,12 @@ static void put_reply(const transcription *t, exchange *x)
         json_text_n(o, "text", str_text(&t->text), t->text.n);
         if (t->cut)
             json_text(o, "finish_reason", "length");
-        if (t->format == REPLY_VERBOSE)
-            str_printf(o, ",\"segments\":[%s]", str_text(&t->segments));
-        json_close(o, '}');
+        if (t->format == REPLY_VERBOSE) {
+            json_open(o, "segments", '[');
+            json_ready(o, NULL, str_text(&t->segments), t->segments.n);
+            json_close(o, "]");
+        }
+        json_close(o, "}");
     }
     o->bad |= t->text.bad || t->segments.bad;
 }

@@ -335,7 +335,7 @@ static bool take_history(stream *st, problem *p)
         return problem_set(p, 400, "previous_response_id",
                            "'previous_response_id' is not supported: this server keeps no "
                            "responses (--responses)");
-    str_puts(&st->history, "[");
+    json_open(&st->history, NULL, '[');
     if (!stored_items(s->stored, st->x->owner, id->s, true, &st->history)) {
         p->code = "previous_response_not_found";
         return problem_set(p, 400, "previous_response_id",
@@ -345,7 +345,7 @@ static bool take_history(stream *st, problem *p)
         return problem_set(p, 400, "previous_response_id",
                            "the conversation has %zu bytes, more than the limit of a request",
                            st->history.n);
-    str_puts(&st->history, "]");
+    json_close(&st->history, "]");
     if (st->history.bad)
         return problem_set(p, 503, "", "no memory for the conversation");
     st->rq.mem.max_bytes += arena_limit_for(st->history.n);
@@ -384,9 +384,9 @@ static bool take_references(stream *st, problem *p)
     for (size_t i = 1; i < n; i++) /* else a short body could become a long prompt */
         if (!strcmp(ids[i - 1], ids[i]))
             return problem_set(p, 400, "input", "'input' refers to '%.60s' more than once", ids[i]);
-    str_puts(&items, "[");
+    json_open(&items, NULL, '[');
     stored_find_items(s->stored, st->x->owner, ids, n, &items);
-    str_puts(&items, "]");
+    json_close(&items, "]");
     bool ok = !items.bad || problem_set(p, 503, "", "no memory for the items of 'input'");
     if (ok && items.n > (size_t)s->o->max_body)
         ok = problem_set(p, 400, "input",
@@ -672,7 +672,7 @@ void handle_count(exchange *x, api_kind api)
         if (api != API_MESSAGES)
             json_text(&x->out, "object", "response.input_tokens");
         json_int(&x->out, "input_tokens", q.n);
-        json_close(&x->out, '}');
+        json_close(&x->out, "}");
         x->status = 200;
     }
     end_prompt(&st);
@@ -690,7 +690,7 @@ static bool without_field(exchange *x, const char *name, str *body, problem *p)
     for (const jtree *m = ok ? all->first : NULL; m; m = m->next)
         if (strcmp(m->key, name))
             json_tree(body, m->key, m);
-    json_close(body, '}');
+    json_close(body, "}");
     arena_free(&mem);
     return ok && (!body->bad || problem_set(p, 503, "", "no memory for a request of this size"));
 }
@@ -725,7 +725,7 @@ void handle_template(exchange *x)
     if (only_prompt(x, API_CHAT, &st, &q, &text)) {
         json_open(&x->out, NULL, '{');
         json_text_n(&x->out, "prompt", str_text(&text), text.n);
-        json_close(&x->out, '}');
+        json_close(&x->out, "}");
         x->status = 200;
         x->out.bad |= text.bad;
     }

@@ -134,9 +134,10 @@ static void keep(stored *s)
         unlist(s, s->oldest);
 }
 
-static bool copy(str *to, const str *from)
+/* Behind items that are there. */
+static bool add(str *to, const str *from)
 {
-    str_put(to, str_text(from), from->n);
+    json_ready(to, NULL, str_text(from), from->n);
     return !to->bad;
 }
 
@@ -148,13 +149,9 @@ void stored_put(stored *s, const stored_response *r)
     pthread_mutex_lock(&s->lock);
     node *parent = r->previous ? find(s, r->owner, r->previous) : NULL;
     bool ok = strlen(r->id) < sizeof n->id;
-    if (r->previous && !parent && r->before->n) {
-        ok = ok && copy(&n->input, r->before);
-        if (r->input->n)
-            str_putc(&n->input, ',');
-    }
-    ok = ok && copy(&n->object, r->object) && copy(&n->input, r->input) &&
-         copy(&n->output, r->output);
+    if (r->previous && !parent)
+        ok = ok && add(&n->input, r->before);
+    ok = ok && add(&n->object, r->object) && add(&n->input, r->input) && add(&n->output, r->output);
     n->n_refs = 1;
     s->bytes += size_of(n);
     if (ok) {
@@ -197,14 +194,6 @@ bool stored_remove(stored *s, int32_t owner, const char *id)
     return n != NULL;
 }
 
-/* The caller may have begun an array. */
-static void add_items(str *o, const str *items)
-{
-    if (items->n && o->n && o->at[o->n - 1] != '[')
-        str_putc(o, ',');
-    str_put(o, str_text(items), items->n);
-}
-
 /* The links lead from the newest to the oldest, and the items are wanted the other way round. */
 bool stored_items(stored *s, int32_t owner, const char *id, bool output, str *items)
 {
@@ -219,9 +208,9 @@ bool stored_items(stored *s, int32_t owner, const char *id, bool output, str *it
     for (node *i = path ? last : NULL; i; i = i->parent)
         path[--k] = i;
     for (; path && k < n; k++) {
-        add_items(items, &path[k]->input);
+        json_ready(items, NULL, str_text(&path[k]->input), path[k]->input.n);
         if (output || path[k] != last)
-            add_items(items, &path[k]->output);
+            json_ready(items, NULL, str_text(&path[k]->output), path[k]->output.n);
     }
     mem_free(path);
     pthread_mutex_unlock(&s->lock);
@@ -271,9 +260,9 @@ static void take_items(const str *text, const char *const *ids, size_t n, bool *
     err e = {0};
     if (!text->n || !may_have(text, ids, n))
         return;
-    str_putc(&list, '[');
-    str_put(&list, text->at, text->n);
-    str_putc(&list, ']');
+    json_open(&list, NULL, '[');
+    json_ready(&list, NULL, text->at, text->n);
+    json_close(&list, "]");
     if (!list.bad &&
         !jtree_parse(list.at, list.n, "the items", REQUEST_MAX_DEPTH, &mem, &all, &e)) {
         for (const jtree *v = all->first; v; v = v->next) {

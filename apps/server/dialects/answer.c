@@ -377,6 +377,21 @@ usage answer_usage(const answer *a)
     return u;
 }
 
+void event_open(str *o, const char *type)
+{
+    if (type)
+        str_printf(o, "event: %s\n", type);
+    str_puts(o, "data: ");
+    json_open(o, NULL, '{');
+    if (type)
+        json_text(o, "type", type);
+}
+
+void event_close(str *o)
+{
+    json_close(o, "}\n\n");
+}
+
 static void put_sparse(const usage *u, str *o)
 {
     if (!u->sparse && !u->sparse_auto)
@@ -389,7 +404,7 @@ static void put_sparse(const usage *u, str *o)
     json_number(o, "density", u->tiles ? (double)u->tiles_kept / (double)u->tiles : 1);
     if (u->sparse && u->dropped_p99 >= 0) /* block selection has no certificate */
         json_number(o, "dropped_p99", u->dropped_p99);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_experts(const usage *u, str *o)
@@ -404,7 +419,7 @@ static void put_experts(const usage *u, str *o)
         json_int(o, "cpu_uses", (int64_t)u->expert_cpu);
     json_int(o, "bytes_moved", (int64_t)u->expert_bytes);
     json_number(o, "wait_ms", u->expert_wait_ms);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void put_extras(const usage *u, str *o)
@@ -421,7 +436,7 @@ void put_extras(const usage *u, str *o)
     json_text(o, "policy", u->lossy);
     json_bool(o, "lossy", true);
     json_int(o, "exact_tokens", u->exact);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void put_call_text(const part *q, const char *argument, const char *key, str *o)
@@ -445,10 +460,10 @@ void put_warnings(const request *rq, str *o)
     if (!rq->left_out.n)
         return;
     json_open(o, "warnings", '[');
-    str_put(o, rq->left_out.at, rq->left_out.n);
+    json_ready(o, NULL, rq->left_out.at, rq->left_out.n);
     if (rq->n_left_out > REQUEST_MAX_WARNINGS)
         json_text(o, NULL, "and more");
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 void put_parts(str *o, const choice *c, part_kind kind)
@@ -500,7 +515,7 @@ static void put_token_text(const answer *a, int32_t id, str *o)
     json_open(o, "bytes", '[');
     for (int32_t i = 0; i < n; i++)
         json_int(o, NULL, (unsigned char)bytes[i]);
-    json_close(o, ']');
+    json_close(o, "]");
     o->bad |= shown.bad;
     str_free(&shown);
 }
@@ -531,12 +546,11 @@ void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, st
         for (int32_t k = 0; k < t->n_top && k < n_top; k++) {
             json_open(o, NULL, '{');
             put_token(a, t->top[k].id, t->top[k].logprob, o);
-            json_close(o, '}');
+            json_close(o, "}");
         }
-        json_close(o, ']');
-        json_close(o, '}');
+        json_close(o, "]}");
     }
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 static void put_old_key(const answer *a, const carat_logprob *l, size_t from, str *o)
@@ -566,7 +580,7 @@ static void put_old_top(const answer *a, const token_entry *t, bool own, str *o)
         put_old_key(a, &t->top[k], from, o);
     if (own)
         put_old_key(a, &(carat_logprob){t->id, t->logprob}, from, o);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void put_stop_reason(const answer *a, const choice *c, const char *finish, str *o)
@@ -612,27 +626,27 @@ int64_t put_old_logprobs(const answer *a, const choice *before, const choice *c,
         token_shown(a, ENTRY(i)->id, &shown, &bytes);
         json_text_n(o, NULL, str_text(&shown), shown.n);
     }
-    json_close(o, ']');
+    json_close(o, "]");
     json_open(o, "token_logprobs", '[');
     for (int32_t i = 0; i < n; i++)
         if (i < n_before && !ENTRY(i)->rank)
             json_nothing(o, NULL);
         else
             json_number(o, NULL, finite_logprob(ENTRY(i)->logprob));
-    json_close(o, ']');
+    json_close(o, "]");
     json_open(o, "top_logprobs", '[');
     for (int32_t i = 0; i < n; i++)
         if (i < n_before && !ENTRY(i)->rank)
             json_nothing(o, NULL);
         else
             put_old_top(a, ENTRY(i), before && a->rq->sampling.n_top_logprobs > 0, o);
-    json_close(o, ']');
+    json_close(o, "]");
     json_open(o, "text_offset", '[');
     for (int32_t i = 0; i < n; i++) {
         json_int(o, NULL, offset);
         offset += n_chars(a, ENTRY(i)->id);
     }
-    json_close(o, ']');
+    json_close(o, "]");
 #undef ENTRY
     o->bad |= shown.bad;
     str_free(&shown);
@@ -650,7 +664,7 @@ static void put_ranked(const answer *a, const carat_logprob *l, int32_t rank, st
     json_number(o, "logprob", finite_logprob(l->logprob));
     json_int(o, "rank", rank);
     json_text_n(o, "decoded_token", str_text(&shown), shown.n);
-    json_close(o, '}');
+    json_close(o, "}");
     o->bad |= shown.bad;
     str_free(&shown);
 }
@@ -671,9 +685,9 @@ void put_prompt_logprobs(const answer *a, const choice *c, str *o)
         for (int32_t k = 0; k < t->n_top && k < a->rq->prompt_logprobs; k++)
             if (t->top[k].id != t->id)
                 put_ranked(a, &t->top[k], k + 1, o);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 void put_progress(const answer *a, const carat_event *ev, str *o)
@@ -683,7 +697,7 @@ void put_progress(const answer *a, const carat_event *ev, str *o)
     json_int(o, "cache", ev->n_reused);
     json_int(o, "processed", ev->n_done);
     json_number(o, "time_ms", clock_ms() - a->start_ms);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void put_timings(const answer *a, str *o)
@@ -710,7 +724,7 @@ void put_timings(const answer *a, str *o)
         u.shorter = NULL;
     put_extras(&u, o);
     json_text(o, "reuse", a->n && a->choice[0].t.reuse ? a->choice[0].t.reuse : "");
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void openai_error(const problem *p, str *o)
@@ -735,13 +749,11 @@ void openai_error(const problem *p, str *o)
         json_int(o, "n_prompt_tokens", p->n_prompt);
         json_int(o, "n_ctx", p->n_ctx);
     }
-    json_close(o, '}');
-    json_close(o, '}');
+    json_close(o, "}}");
 }
 
 void openai_head(const answer *a, const char *object, str *o)
 {
-    json_open(o, NULL, '{');
     json_text(o, "id", a->id);
     json_text(o, "object", object);
     json_int(o, "created", a->created);
@@ -758,25 +770,25 @@ void openai_usage(const answer *a, str *o)
     json_int(o, "total_tokens", u.prompt + u.generated);
     json_open(o, "prompt_tokens_details", '{');
     json_int(o, "cached_tokens", u.cached);
-    json_close(o, '}');
+    json_close(o, "}");
     json_open(o, "completion_tokens_details", '{');
     json_int(o, "reasoning_tokens", u.thinking);
     json_int(o, "accepted_prediction_tokens", u.accepted);
     json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
-    json_close(o, '}');
+    json_close(o, "}");
     put_extras(&u, o);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void openai_end(const answer *a, const char *object, str *o)
 {
     if (a->rq->include_usage) {
-        str_puts(o, "data: ");
+        event_open(o, NULL);
         openai_head(a, object, o);
-        str_puts(o, ",\"choices\":[]");
+        json_empty(o, "choices", "[]");
         openai_usage(a, o);
         put_timings(a, o);
-        str_puts(o, "}\n\n");
+        event_close(o);
     }
     str_puts(o, "data: [DONE]\n\n");
 }

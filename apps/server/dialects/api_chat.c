@@ -201,8 +201,7 @@ static void put_tool_call(const answer *a, const part *p, int32_t index, str *o)
         put_call_text(p, t->kind->text, "input", o);
     else
         json_text_n(o, "arguments", str_text(&p->text), p->text.n);
-    json_close(o, '}');
-    json_close(o, '}');
+    json_close(o, "}}");
 }
 
 /* The one call, for clients that sent `functions`. */
@@ -211,7 +210,7 @@ static void put_function_call(const part *p, str *o)
     json_open(o, "function_call", '{');
     json_text(o, "name", p->name);
     json_text_n(o, "arguments", str_text(&p->text), p->text.n);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_joined(str *o, const char *key, const choice *c, part_kind kind)
@@ -242,9 +241,9 @@ static void put_message_out(const answer *a, const choice *c, str *o)
         for (int32_t i = 0; i < c->n_parts; i++)
             if (is_whole_call(&c->part[i]))
                 put_tool_call(a, &c->part[i], -1, o);
-        json_close(o, ']');
+        json_close(o, "]");
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_choice_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o)
@@ -256,11 +255,12 @@ static void put_choice_logprobs(const answer *a, const choice *c, int32_t from, 
     json_open(o, "logprobs", '{');
     put_logprobs(a, c, from, to, o, "content");
     json_nothing(o, "refusal");
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void chat_whole(answer *a, str *o)
 {
+    json_open(o, NULL, '{');
     openai_head(a, "chat.completion", o);
     json_open(o, "choices", '[');
     for (int32_t i = 0; i < a->n; i++) {
@@ -271,34 +271,24 @@ static void chat_whole(answer *a, str *o)
         put_choice_logprobs(a, c, 0, c->n_shown, o);
         json_text(o, "finish_reason", chat_finish(a, c));
         put_stop_reason(a, c, chat_finish(a, c), o);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, ']');
+    json_close(o, "]");
     if (a->n)
         put_prompt_logprobs(a, prompt_of(a, 0), o);
     openai_usage(a, o);
     put_timings(a, o);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* ---- A stream ---- */
 
 #define CHUNK "chat.completion.chunk"
 
-static void open_chunk(const answer *a, str *o)
-{
-    str_puts(o, "data: ");
-    openai_head(a, CHUNK, o);
-}
-
-static void close_chunk(str *o)
-{
-    str_puts(o, "}\n\n");
-}
-
 static void open_delta(const answer *a, int32_t index, str *o)
 {
-    open_chunk(a, o);
+    event_open(o, NULL);
+    openai_head(a, CHUNK, o);
     json_open(o, "choices", '[');
     json_open(o, NULL, '{');
     json_int(o, "index", index);
@@ -308,10 +298,10 @@ static void open_delta(const answer *a, int32_t index, str *o)
 static void close_delta(const answer *a, const char *finish, str *o)
 {
     json_text(o, "finish_reason", finish);
-    str_puts(o, "}]");
+    json_close(o, "}]");
     if (a->rq->include_usage)
         json_nothing(o, "usage");
-    close_chunk(o);
+    event_close(o);
 }
 
 static void chat_begin(answer *a, str *o)
@@ -320,7 +310,7 @@ static void chat_begin(answer *a, str *o)
         open_delta(a, i, o);
         json_text(o, "role", "assistant");
         json_text(o, "content", "");
-        json_close(o, '}');
+        json_close(o, "}");
         json_nothing(o, "logprobs");
         close_delta(a, NULL, o);
     }
@@ -329,25 +319,25 @@ static void chat_begin(answer *a, str *o)
 static void chat_progress(answer *a, const choice_event *h, str *o)
 {
     open_delta(a, h->choice, o);
-    json_close(o, '}');
+    json_close(o, "}");
     json_nothing(o, "finish_reason");
-    str_puts(o, "}]");
+    json_close(o, "}]");
     put_progress(a, &h->ev, o);
-    close_chunk(o);
+    event_close(o);
 }
 
 /* The logprobs of the prompt's tokens, in a chunk of their own. */
 static void chat_tell_prompt(answer *a, str *o)
 {
     open_delta(a, 0, o);
-    json_close(o, '}');
+    json_close(o, "}");
     json_nothing(o, "logprobs");
     json_nothing(o, "finish_reason");
-    str_puts(o, "}]");
+    json_close(o, "}]");
     put_prompt_logprobs(a, prompt_of(a, 0), o);
     if (a->rq->include_usage)
         json_nothing(o, "usage");
-    close_chunk(o);
+    event_close(o);
     a->choice[0].prompt_report = true;
 }
 
@@ -361,7 +351,7 @@ static void put_more_arguments(const answer *a, int32_t index, const carat_event
     }
     json_open(o, a->rq->functions ? "function_call" : "function", '{');
     json_text_n(o, "arguments", ev->text, ev->n_text);
-    str_puts(o, a->rq->functions ? "}" : "}}]");
+    json_close(o, a->rq->functions ? "}" : "}}]");
 }
 
 /* The call's number among those that the client knows, the broken ones too. */
@@ -383,7 +373,7 @@ static void put_call_delta(const answer *a, const choice *c, int32_t i, const ca
     } else {
         json_open(o, "tool_calls", '[');
         put_tool_call(a, &c->part[i], call_index(c, i), o);
-        json_close(o, ']');
+        json_close(o, "]");
     }
 }
 
@@ -398,7 +388,7 @@ static void chat_event(answer *a, const choice_event *h, int32_t part_index, boo
         chat_tell_prompt(a, o);
     if (h->done && !c->failed) {
         open_delta(a, h->choice, o);
-        json_close(o, '}');
+        json_close(o, "}");
         json_nothing(o, "logprobs");
         close_delta(a, chat_finish(a, c), o);
     }
@@ -413,7 +403,7 @@ static void chat_event(answer *a, const choice_event *h, int32_t part_index, boo
     else
         json_text_n(o, p->kind == PART_TEXT ? "content" : "reasoning_content", h->ev.text,
                     h->ev.n_text);
-    json_close(o, '}');
+    json_close(o, "}");
     if (p->kind == PART_TEXT)
         put_choice_logprobs(a, c, first_token, c->n_shown, o);
     else

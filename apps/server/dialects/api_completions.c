@@ -153,7 +153,7 @@ static void put_completion_choice(answer *a, const stretch *t, str *o)
         json_open(o, "logprobs", '{');
         c->n_chars = put_old_logprobs(a, t->before, c, t->from, t->to, c->n_chars, o);
         put_logprobs(a, c, t->from, t->to, o, "content"); /* llama.cpp's layout */
-        json_close(o, '}');
+        json_close(o, "}");
     } else {
         json_nothing(o, "logprobs");
     }
@@ -161,11 +161,12 @@ static void put_completion_choice(answer *a, const stretch *t, str *o)
     put_stop_reason(a, c, t->finish, o);
     if (t->prompt)
         put_prompt_logprobs(a, prompt_of(a, t->choice), o);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void completions_whole(answer *a, str *o)
 {
+    json_open(o, NULL, '{');
     openai_head(a, OBJECT, o);
     json_open(o, "choices", '[');
     for (int32_t i = 0; i < a->n; i++) {
@@ -188,23 +189,23 @@ static void completions_whole(answer *a, str *o)
         o->bad |= text.bad;
         str_free(&text);
     }
-    json_close(o, ']');
+    json_close(o, "]");
     openai_usage(a, o);
     put_timings(a, o);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* progress: a CARAT_EV_PREFILL, or NULL. */
 static void put_chunk(answer *a, const stretch *t, const carat_event *progress, str *o)
 {
-    str_puts(o, "data: ");
+    event_open(o, NULL);
     openai_head(a, OBJECT, o);
     json_open(o, "choices", '[');
     put_completion_choice(a, t, o);
-    json_close(o, ']');
+    json_close(o, "]");
     if (progress)
         put_progress(a, progress, o);
-    str_puts(o, "}\n\n");
+    event_close(o);
 }
 
 /* The prompt's own chunk: its text, if it is echoed, and the logprobs of its tokens. */

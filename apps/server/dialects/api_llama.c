@@ -117,7 +117,7 @@ static void put_ids(const choice *c, int32_t from, int32_t to, str *o)
     json_open(o, "tokens", '[');
     for (int32_t i = from; i < to; i++)
         json_int(o, NULL, c->token[i].id);
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 static void put_samplers(const carat_sampling *s, str *o)
@@ -126,7 +126,7 @@ static void put_samplers(const carat_sampling *s, str *o)
     json_open(o, "samplers", '['); /* empty: all, in the default order */
     for (int32_t i = 0; i < CARAT_SAMPLERS_MAX && carat_sampler_name(s->order[i]); i++)
         json_text(o, NULL, carat_sampler_name(s->order[i]));
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 static void put_settings(const answer *a, str *o)
@@ -139,14 +139,14 @@ static void put_settings(const answer *a, str *o)
     json_open(o, "stop", '[');
     for (int32_t i = 0; i < rq->n_stop; i++)
         json_text(o, NULL, rq->stop[i]);
-    json_close(o, ']');
+    json_close(o, "]");
     int64_t most = rq->evaluate_only ? 0 : rq->max_tokens ? rq->max_tokens : -1;
     json_int(o, "max_tokens", most);
     json_int(o, "n_predict", most);
     json_bool(o, "ignore_eos", s->ignore_eog);
     json_bool(o, "stream", rq->stream);
     json_int(o, "n_probs", rq->logprobs ? s->n_top_logprobs : 0);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* The text of the prompt; of ids, as far as it is valid UTF-8. */
@@ -213,7 +213,7 @@ static void put_whole_choice(const answer *a, int32_t index, str *o)
     if (a->rq->logprobs)
         put_logprobs(a, c, 0, shown ? c->n_shown : 0, o, "completion_probabilities");
     put_end(a, index, o);
-    json_close(o, '}');
+    json_close(o, "}");
     o->bad |= text.bad;
     str_free(&text);
 }
@@ -225,7 +225,7 @@ static void llama_whole(answer *a, str *o)
     for (int32_t i = 0; i < a->n; i++)
         put_whole_choice(a, i, o);
     if (a->n > 1)
-        json_close(o, ']');
+        json_close(o, "]");
 }
 
 static void llama_begin(answer *a, str *o)
@@ -236,8 +236,7 @@ static void llama_begin(answer *a, str *o)
 static void put_chunk(const answer *a, const choice_event *h, int32_t from, str *o)
 {
     const choice *c = &a->choice[h->choice];
-    str_puts(o, "data: ");
-    json_open(o, NULL, '{');
+    event_open(o, NULL);
     json_int(o, "index", h->choice);
     json_text_n(o, "content", h->ev.text ? h->ev.text : "", h->ev.text ? h->ev.n_text : 0);
     put_ids(c, from, a->rq->return_tokens ? c->n_shown : from, o);
@@ -247,7 +246,7 @@ static void put_chunk(const answer *a, const choice_event *h, int32_t from, str 
         put_logprobs(a, c, from, c->n_shown, o, "completion_probabilities");
     if (h->ev.kind == CARAT_EV_PREFILL)
         put_progress(a, &h->ev, o);
-    str_puts(o, "}\n\n");
+    event_close(o);
 }
 
 static void llama_event(answer *a, const choice_event *h, int32_t index, bool opened,
@@ -256,13 +255,12 @@ static void llama_event(answer *a, const choice_event *h, int32_t index, bool op
     const choice *c = &a->choice[h->choice];
     (void)opened;
     if (h->done && !c->failed) {
-        str_puts(o, "data: ");
-        json_open(o, NULL, '{');
+        event_open(o, NULL);
         json_int(o, "index", h->choice);
         json_text(o, "content", "");
         put_ids(c, 0, 0, o);
         put_end(a, h->choice, o);
-        str_puts(o, "}\n\n");
+        event_close(o);
     } else if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress) {
         put_chunk(a, h, c->n_shown, o);
     } else if (index >= 0 && !a->rq->evaluate_only) {

@@ -428,9 +428,9 @@ static void messages_error(const problem *p, str *o)
     json_open(o, "error", '{');
     json_text(o, "type", type);
     json_text(o, "message", p->text);
-    json_close(o, '}');
+    json_close(o, "}");
     json_text(o, "request_id", id);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static const char *stop_reason(const choice *c)
@@ -454,7 +454,7 @@ static void put_message_usage(const answer *a, str *o)
         json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
     }
     put_extras(&u, o);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* A complete block; empty: the start of the block in a stream. */
@@ -465,8 +465,10 @@ static void put_content_block(const part *p, bool empty, str *o)
         json_text(o, "type", "tool_use");
         json_text(o, "id", p->id);
         json_text(o, "name", p->name);
-        json_key(o, "input");
-        str_puts(o, empty ? "{}" : str_text(&p->text));
+        if (empty)
+            json_empty(o, "input", "{}");
+        else
+            json_ready(o, "input", str_text(&p->text), p->text.n);
     } else {
         bool thought = p->kind == PART_REASONING;
         json_text(o, "type", thought ? "thinking" : "text");
@@ -474,7 +476,7 @@ static void put_content_block(const part *p, bool empty, str *o)
         if (thought)
             json_text(o, "signature", "");
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_message_head(const answer *a, str *o)
@@ -495,51 +497,38 @@ static void messages_whole(answer *a, str *o)
     for (int32_t i = 0; i < c->n_parts; i++)
         if (!c->part[i].open)
             put_content_block(&c->part[i], false, o);
-    json_close(o, ']');
+    json_close(o, "]");
     json_text(o, "stop_reason", stop_reason(c));
     json_text(o, "stop_sequence", c->stop);
     put_message_usage(a, o);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* ---- A stream ---- */
 
-static void open_message_event(str *o, const char *type)
-{
-    str_printf(o, "event: %s\ndata: ", type);
-    json_open(o, NULL, '{');
-    json_text(o, "type", type);
-}
-
-static void close_message_event(str *o)
-{
-    str_puts(o, "}\n\n");
-}
-
 static void messages_begin(answer *a, str *o)
 {
-    open_message_event(o, "message_start");
+    event_open(o, "message_start");
     json_open(o, "message", '{');
     put_message_head(a, o);
-    json_open(o, "content", '[');
-    json_close(o, ']');
+    json_empty(o, "content", "[]");
     json_nothing(o, "stop_reason");
     json_nothing(o, "stop_sequence");
     put_message_usage(a, o);
-    json_close(o, '}');
-    close_message_event(o);
+    json_close(o, "}");
+    event_close(o);
 }
 
 static void put_delta(const answer *a, const char *type, const char *key, const char *s, size_t n,
                       str *o)
 {
-    open_message_event(o, "content_block_delta");
+    event_open(o, "content_block_delta");
     json_int(o, "index", a->open_part);
     json_open(o, "delta", '{');
     json_text(o, "type", type);
     json_text_n(o, key, s, n);
-    json_close(o, '}');
-    close_message_event(o);
+    json_close(o, "}");
+    event_close(o);
 }
 
 static void close_block(answer *a, str *o)
@@ -548,18 +537,18 @@ static void close_block(answer *a, str *o)
         return;
     if (a->choice[0].part[a->open_part].kind == PART_REASONING)
         put_delta(a, "signature_delta", "signature", "", 0, o);
-    open_message_event(o, "content_block_stop");
+    event_open(o, "content_block_stop");
     json_int(o, "index", a->open_part);
-    close_message_event(o);
+    event_close(o);
     a->open_part = -1;
 }
 
 /* In a ping, because clients ignore the content of pings. */
 static void messages_progress(const answer *a, const choice_event *h, str *o)
 {
-    open_message_event(o, "ping");
+    event_open(o, "ping");
     put_progress(a, &h->ev, o);
-    close_message_event(o);
+    event_close(o);
 }
 
 static void messages_event(answer *a, const choice_event *h, int32_t i, bool opened,
@@ -574,11 +563,11 @@ static void messages_event(answer *a, const choice_event *h, int32_t i, bool ope
     if (opened) {
         close_block(a, o);
         a->open_part = i;
-        open_message_event(o, "content_block_start");
+        event_open(o, "content_block_start");
         json_int(o, "index", i);
         json_key(o, "content_block");
         put_content_block(p, true, o);
-        close_message_event(o);
+        event_close(o);
     }
     if (p->kind == PART_CALL)
         put_delta(a, "input_json_delta", "partial_json", h->ev.text, h->ev.n_text, o);
@@ -592,15 +581,15 @@ static void messages_end(answer *a, str *o)
 {
     const choice *c = &a->choice[0];
     close_block(a, o);
-    open_message_event(o, "message_delta");
+    event_open(o, "message_delta");
     json_open(o, "delta", '{');
     json_text(o, "stop_reason", stop_reason(c));
     json_text(o, "stop_sequence", c->stop);
-    json_close(o, '}');
+    json_close(o, "}");
     put_message_usage(a, o);
-    close_message_event(o);
-    open_message_event(o, "message_stop");
-    close_message_event(o);
+    event_close(o);
+    event_open(o, "message_stop");
+    event_close(o);
 }
 
 static void messages_fail(answer *a, const problem *p, str *o)

@@ -357,8 +357,7 @@ static void put_call(const part *q, int32_t index, str *o)
     json_text(o, "name", q->name);
     json_key(o, "arguments"); /* an object */
     str_put(o, str_text(&q->text), q->text.n);
-    json_close(o, '}');
-    json_close(o, '}');
+    json_close(o, "}}");
 }
 
 static bool is_chat(const answer *a)
@@ -389,10 +388,10 @@ static void put_shown(const answer *a, const shown *s, str *o)
         for (int32_t i = 0, index = 0; i < s->calls->n_parts; i++)
             if (s->calls->part[i].kind == PART_CALL && index++ >= s->first)
                 put_call(&s->calls->part[i], index - 1, o);
-        json_close(o, ']');
+        json_close(o, "]");
     }
     if (is_chat(a))
-        json_close(o, '}');
+        json_close(o, "}");
 }
 
 static int64_t as_ns(double ms)
@@ -419,7 +418,7 @@ static void put_metrics(const answer *a, str *o)
     if (a->cut.n_bytes)
         json_int(o, "bytes", a->cut.n_bytes);
     json_int(o, "tokens", a->cut.n_tokens);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void ollama_begin(answer *a, str *o)
@@ -432,7 +431,7 @@ static void ollama_beat(answer *a, str *o)
     open_line(a, o);
     put_shown(a, &(shown){0}, o);
     json_bool(o, "done", false);
-    str_puts(o, "}\n");
+    json_close(o, "}\n");
 }
 
 static void ollama_event(answer *a, const choice_event *h, int32_t index, bool opened,
@@ -459,7 +458,7 @@ static void ollama_event(answer *a, const choice_event *h, int32_t index, bool o
     json_bool(o, "done", false);
     if (a->rq->logprobs && s.text)
         put_logprobs(a, c, first_token, c->n_shown, o, "logprobs");
-    str_puts(o, "}\n");
+    json_close(o, "}\n");
 }
 
 static void ollama_end(answer *a, str *o)
@@ -467,7 +466,7 @@ static void ollama_end(answer *a, str *o)
     open_line(a, o);
     put_shown(a, &(shown){0}, o);
     put_metrics(a, o);
-    str_puts(o, "}\n");
+    json_close(o, "}\n");
 }
 
 static void ollama_whole(answer *a, str *o)
@@ -487,7 +486,7 @@ static void ollama_whole(answer *a, str *o)
     put_metrics(a, o);
     if (a->rq->logprobs)
         put_logprobs(a, c, 0, c->n_shown, o, "logprobs");
-    json_close(o, '}');
+    json_close(o, "}");
     o->bad |= text.bad | thought.bad;
     str_free(&text);
     str_free(&thought);
@@ -499,14 +498,14 @@ void ollama_loaded(const answer *a, str *o)
     put_shown(a, &(shown){0}, o);
     json_bool(o, "done", true);
     json_text(o, "done_reason", a->rq->unload ? "unload" : "load");
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void ollama_error(const problem *p, str *o)
 {
     json_open(o, NULL, '{');
     json_text(o, "error", p->text);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void ollama_fail(answer *a, const problem *p, str *o)

@@ -26,7 +26,7 @@ static void put_response_usage(const answer *a, str *o)
     json_int(o, "input_tokens", u.prompt);
     json_open(o, "input_tokens_details", '{');
     json_int(o, "cached_tokens", u.cached);
-    json_close(o, '}');
+    json_close(o, "}");
     json_int(o, "output_tokens", u.generated);
     json_open(o, "output_tokens_details", '{');
     json_int(o, "reasoning_tokens", u.thinking);
@@ -34,21 +34,19 @@ static void put_response_usage(const answer *a, str *o)
         json_int(o, "accepted_prediction_tokens", u.accepted);
         json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
     }
-    json_close(o, '}');
+    json_close(o, "}");
     json_int(o, "total_tokens", u.prompt + u.generated);
     put_extras(&u, o);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* Of the tokens after `from`; an empty list if not asked for. */
 static void put_text_logprobs(const answer *a, const part *q, int32_t from, str *o)
 {
-    if (a->rq->logprobs) {
+    if (a->rq->logprobs)
         put_logprobs(a, &a->choice[0], from, q->token_to, o, "logprobs");
-    } else {
-        json_open(o, "logprobs", '[');
-        json_close(o, ']');
-    }
+    else
+        json_empty(o, "logprobs", "[]");
 }
 
 static void put_text_part(const answer *a, const part *q, bool empty, str *o)
@@ -58,11 +56,10 @@ static void put_text_part(const answer *a, const part *q, bool empty, str *o)
     json_text(o, "type", thought ? "reasoning_text" : "output_text");
     json_text_n(o, "text", str_text(&q->text), empty ? 0 : q->text.n);
     if (!thought) {
-        json_open(o, "annotations", '[');
-        json_close(o, ']');
+        json_empty(o, "annotations", "[]");
         put_text_logprobs(a, q, empty ? q->token_to : q->token_from, o);
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* How the tool of a call looks to the client; NULL: a function without a namespace. */
@@ -76,12 +73,11 @@ static const tool_kind *kind_of_call(const answer *a, const part *q)
 static void put_item_id(const answer *a, const part *q, const char *key, str *o)
 {
     const tool_kind *kind = kind_of_call(a, q);
-    json_key(o, key);
     if (q->kind == PART_CALL)
-        str_printf(o, "\"%s%s\"", kind && kind->id_prefix ? kind->id_prefix : "fc_",
+        json_words(o, key, "%s%s", kind && kind->id_prefix ? kind->id_prefix : "fc_",
                    q->id + 5); /* behind "call_" */
     else
-        str_printf(o, "\"%s\"", q->id);
+        json_text(o, key, q->id);
 }
 
 /* The arguments of a call in the member of its item; open: none yet. */
@@ -103,12 +99,12 @@ static void put_typed_arguments(const part *q, const tool_kind *kind, bool open,
     bool inside = kind->constant && !strcmp(kind->member, "action");
     json_open(o, kind->member, '{');
     if (inside)
-        str_puts(o, kind->constant);
+        json_ready(o, NULL, kind->constant, strlen(kind->constant));
     for (const jtree *m = jtree_is(all, JTREE_OBJECT) ? all->first : NULL; m; m = m->next)
         json_tree(o, m->key, m);
-    json_close(o, '}');
+    json_close(o, "}");
     if (kind->constant && !inside)
-        str_printf(o, ",%s", kind->constant);
+        json_ready(o, NULL, kind->constant, strlen(kind->constant));
     arena_free(&mem);
 }
 
@@ -149,17 +145,15 @@ static void put_item_out(const answer *a, const part *q, bool open, const char *
     } else {
         if (q->kind == PART_TEXT)
             json_text(o, "role", "assistant");
-        if (q->kind == PART_REASONING) {
-            json_open(o, "summary", '[');
-            json_close(o, ']');
-        }
+        if (q->kind == PART_REASONING)
+            json_empty(o, "summary", "[]");
         json_open(o, "content", '[');
         if (!open)
             put_text_part(a, q, false, o);
-        json_close(o, ']');
+        json_close(o, "]");
     }
     json_text(o, "status", open ? "in_progress" : state);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* The request's tools but those that were left out. */
@@ -171,19 +165,17 @@ static void put_tools(const request *rq, str *o)
     for (const jtree *t = list ? list->first : NULL; t; t = t->next, i++)
         if (!rq->tool_dropped || !rq->tool_dropped[i])
             json_tree(o, NULL, t);
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 /* A member of the request, unchanged. */
 static void put_echo(const answer *a, const char *key, const char *otherwise, str *o)
 {
     const jtree *v = jtree_get(a->rq->body, key);
-    if (v) {
+    if (v)
         json_tree(o, key, v);
-    } else {
-        json_key(o, key);
-        str_puts(o, otherwise);
-    }
+    else
+        json_ready(o, key, otherwise, strlen(otherwise));
 }
 
 /* calls: also those that were not completed. */
@@ -207,14 +199,14 @@ static void put_response_object(const answer *a, const char *state, const proble
         json_open(o, "error", '{');
         json_text(o, "code", failed->code ? failed->code : "server_error");
         json_text(o, "message", failed->text);
-        json_close(o, '}');
+        json_close(o, "}");
     } else {
         json_nothing(o, "error");
     }
     if (!strcmp(state, "incomplete")) {
         json_open(o, "incomplete_details", '{');
         json_text(o, "reason", "max_output_tokens");
-        json_close(o, '}');
+        json_close(o, "}");
     } else {
         json_nothing(o, "incomplete_details");
     }
@@ -224,7 +216,7 @@ static void put_response_object(const answer *a, const char *state, const proble
     json_open(o, "output", '[');
     if (over)
         put_output_items(a, true, o);
-    json_close(o, ']');
+    json_close(o, "]");
     put_echo(a, "parallel_tool_calls", "true", o);
     json_text(o, "previous_response_id", a->rq->previous);
     put_echo(a, "reasoning", "{\"effort\":null,\"summary\":null}", o);
@@ -241,7 +233,7 @@ static void put_response_object(const answer *a, const char *state, const proble
         put_response_usage(a, o);
     else
         json_nothing(o, "usage");
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void responses_whole(answer *a, str *o)
@@ -274,12 +266,12 @@ static void put_input_item(const jtree *item, str *o)
         json_text(o, "type", assistant ? "output_text" : "input_text");
         json_tree(o, "text", content);
         if (assistant)
-            str_puts(o, ",\"annotations\":[]");
-        str_puts(o, "}]");
+            json_empty(o, "annotations", "[]");
+        json_close(o, "}]");
     }
     if (!jtree_get(item, "status"))
         json_text(o, "status", "completed");
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_input_text(const jtree *text, str *o)
@@ -294,9 +286,9 @@ static void put_input_text(const jtree *text, str *o)
     json_open(o, NULL, '{');
     json_text(o, "type", "input_text");
     json_tree(o, "text", text);
-    str_puts(o, "}]");
+    json_close(o, "}]");
     json_text(o, "status", "completed");
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void responses_record(const answer *a, str *object, str *input, str *output)
@@ -314,15 +306,8 @@ void responses_record(const answer *a, str *object, str *input, str *output)
 
 static void open_response_event(answer *a, const char *type, str *o)
 {
-    str_printf(o, "event: %s\ndata: ", type);
-    json_open(o, NULL, '{');
-    json_text(o, "type", type);
+    event_open(o, type);
     json_int(o, "sequence_number", a->sequence++);
-}
-
-static void close_response_event(str *o)
-{
-    str_puts(o, "}\n\n");
 }
 
 static void tell_response(answer *a, const char *type, const char *state, const problem *failed,
@@ -331,7 +316,7 @@ static void tell_response(answer *a, const char *type, const char *state, const 
     open_response_event(a, type, o);
     json_key(o, "response");
     put_response_object(a, state, failed, o);
-    close_response_event(o);
+    event_close(o);
 }
 
 static void responses_begin(answer *a, str *o)
@@ -359,7 +344,7 @@ static void tell_item(answer *a, const char *type, bool open, const char *state,
     json_int(o, "output_index", a->open_part);
     json_key(o, "item");
     put_item_out(a, current(a), open, state, o);
-    close_response_event(o);
+    event_close(o);
 }
 
 static void tell_part(answer *a, const char *type, bool empty, str *o)
@@ -368,7 +353,7 @@ static void tell_part(answer *a, const char *type, bool empty, str *o)
     put_place(a, true, o);
     json_key(o, "part");
     put_text_part(a, current(a), empty, o);
-    close_response_event(o);
+    event_close(o);
 }
 
 static void open_item(answer *a, int32_t i, str *o)
@@ -388,7 +373,7 @@ static void tell_input(answer *a, const tool_kind *kind, str *o)
         open_response_event(a, events[i][0], o);
         put_place(a, false, o);
         put_call_text(current(a), kind->text, events[i][1], o);
-        close_response_event(o);
+        event_close(o);
     }
 }
 
@@ -401,7 +386,7 @@ static void end_text(answer *a, const part *q, str *o)
     json_text_n(o, "text", str_text(&q->text), q->text.n);
     if (!thought)
         put_text_logprobs(a, q, q->token_from, o);
-    close_response_event(o);
+    event_close(o);
     tell_part(a, "response.content_part.done", false, o);
 }
 
@@ -417,7 +402,7 @@ static void end_call(answer *a, const part *q, str *o)
     put_place(a, false, o);
     json_text(o, "name", t ? t->own : q->name);
     json_text_n(o, "arguments", str_text(&q->text), q->text.n);
-    close_response_event(o);
+    event_close(o);
 }
 
 static void close_item(answer *a, str *o)
@@ -437,7 +422,7 @@ static void responses_progress(answer *a, const choice_event *h, str *o)
 {
     open_response_event(a, "response.prompt_progress", o);
     put_progress(a, &h->ev, o);
-    close_response_event(o);
+    event_close(o);
 }
 
 static void responses_event(answer *a, const choice_event *h, int32_t i, bool opened,
@@ -463,7 +448,7 @@ static void responses_event(answer *a, const choice_event *h, int32_t i, bool op
     json_text_n(o, "delta", h->ev.text, h->ev.n_text);
     if (kind == PART_TEXT)
         put_text_logprobs(a, current(a), first_token, o);
-    close_response_event(o);
+    event_close(o);
 }
 
 static void responses_end(answer *a, str *o)

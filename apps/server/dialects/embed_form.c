@@ -181,7 +181,7 @@ static void put_vector(const embed_answer *a, const char *key, const float *v, i
     json_open(o, key, '[');
     for (int32_t i = 0; i < n; i++)
         str_printf(o, i ? ",%.9g" : "%.9g", (double)v[i]);
-    str_putc(o, ']');
+    json_close(o, "]");
 }
 
 void embed_begin(const embed_answer *a, str *o)
@@ -197,10 +197,8 @@ void embed_begin(const embed_answer *a, str *o)
         json_open(o, "embeddings", '[');
         break;
     case EMBED_OLLAMA_OLD:
-        if (!a->rq->n_inputs) {
-            json_open(o, "embedding", '[');
-            json_close(o, ']');
-        }
+        if (!a->rq->n_inputs)
+            json_empty(o, "embedding", "[]");
         break;
     case EMBED_LLAMA:
         break;
@@ -215,15 +213,14 @@ void embed_put(const embed_answer *a, int32_t index, const float *v, int32_t n, 
         json_text(o, "object", "embedding");
         json_int(o, "index", index);
         put_vector(a, "embedding", v, n, o);
-        json_close(o, '}');
+        json_close(o, "}");
         break;
     case EMBED_LLAMA: /* a list of vectors, of one even if they are pooled */
         json_open(o, NULL, '{');
         json_int(o, "index", index);
         json_open(o, "embedding", '[');
         put_vector(a, NULL, v, n, o);
-        json_close(o, ']');
-        json_close(o, '}');
+        json_close(o, "]}");
         break;
     case EMBED_OLLAMA:
         put_vector(a, NULL, v, n, o);
@@ -238,27 +235,26 @@ void embed_end(const embed_answer *a, str *o)
 {
     switch (a->rq->api) {
     case EMBED_OPENAI:
-        json_close(o, ']');
+        json_close(o, "]");
         json_text(o, "model", a->model);
         json_text(o, "pooling", a->pooling);
         json_open(o, "usage", '{');
         json_int(o, "prompt_tokens", a->n_tokens);
         json_int(o, "total_tokens", a->n_tokens);
-        json_close(o, '}');
-        json_close(o, '}');
+        json_close(o, "}}");
         break;
     case EMBED_LLAMA:
-        json_close(o, ']');
+        json_close(o, "]");
         break;
     case EMBED_OLLAMA:
-        json_close(o, ']');
+        json_close(o, "]");
         json_int(o, "total_duration", (int64_t)(a->total_ms * 1e6));
         json_int(o, "load_duration", (int64_t)(a->load_ms * 1e6));
         json_int(o, "prompt_eval_count", a->n_tokens);
-        json_close(o, '}');
+        json_close(o, "}");
         break;
     case EMBED_OLLAMA_OLD:
-        json_close(o, '}');
+        json_close(o, "}");
         break;
     }
 }

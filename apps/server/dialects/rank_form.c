@@ -120,27 +120,20 @@ static int by_score(const void *a, const void *b)
                                 : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Nine digits name a float exactly. */
-static void put_score(str *o, const char *key, float score)
-{
-    json_key(o, key);
-    str_printf(o, "%.9g", (double)score);
-}
-
 static void put_document(const rank_request *rq, place at, str *o)
 {
     const jtree *text = rq->document[at.i];
     json_open(o, NULL, '{');
     json_int(o, "index", at.i);
-    put_score(o, rq->tei ? "score" : "relevance_score", at.score);
+    json_number(o, rq->tei ? "score" : "relevance_score", (double)at.score);
     if (rq->texts && rq->tei) {
         json_text_n(o, "text", text->s, text->n);
     } else if (rq->texts) {
         json_open(o, "document", '{');
         json_text_n(o, "text", text->s, text->n);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static bool put_documents(const rank_request *rq, const float *scores, str *o)
@@ -155,7 +148,7 @@ static bool put_documents(const rank_request *rq, const float *scores, str *o)
     json_open(o, rq->tei ? NULL : "results", '[');
     for (int32_t i = 0; i < n; i++)
         put_document(rq, order[i], o);
-    json_close(o, ']');
+    json_close(o, "]");
     mem_free(order);
     return true;
 }
@@ -171,7 +164,7 @@ bool rank_put(const rank_request *rq, const float *scores, const char *model, in
     json_open(o, "usage", '{');
     json_int(o, "prompt_tokens", n_tokens);
     json_int(o, "total_tokens", n_tokens);
-    json_close(o, '}');
+    json_close(o, "}");
     bool ok = rq->api == RANK_PAIRS || put_documents(rq, scores, o);
     if (rq->api == RANK_PAIRS) {
         json_open(o, "data", '[');
@@ -179,11 +172,11 @@ bool rank_put(const rank_request *rq, const float *scores, const char *model, in
             json_open(o, NULL, '{');
             json_text(o, "object", "score");
             json_int(o, "index", i);
-            put_score(o, "score", scores[i]);
-            json_close(o, '}');
+            json_number(o, "score", (double)scores[i]);
+            json_close(o, "}");
         }
-        json_close(o, ']');
+        json_close(o, "]");
     }
-    json_close(o, '}');
+    json_close(o, "}");
     return ok;
 }

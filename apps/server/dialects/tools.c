@@ -26,9 +26,7 @@ void leave_out(request *rq, const char *fmt, ...)
     va_start(ap, fmt);
     show_format(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (rq->left_out.n)
-        str_putc(&rq->left_out, ',');
-    jtree_put_string(&rq->left_out, text, strlen(text));
+    json_text(&rq->left_out, NULL, text);
 }
 
 /* ---- Declarations ---- */
@@ -116,8 +114,7 @@ static void put_tool(str *o, const tool_form *t)
         json_tree(o, "response", jtree_get(t->from, "response"));
     if (jtree_get(t->from, "strict"))
         json_tree(o, "strict", jtree_get(t->from, "strict"));
-    json_close(o, '}');
-    json_close(o, '}');
+    json_close(o, "}}");
 }
 
 /* The name that the model is told: with the namespace before it. */
@@ -152,7 +149,8 @@ static bool add_tool(request *rq, const tool_list *in, tool_form *t, problem *p)
     if (!name_tool(rq, in, t, p))
         return false;
     rq->tool[rq->n_tools++] = *t;
-    str_putc(&rq->tools, rq->tools.n ? ',' : '[');
+    if (!rq->tools.n)
+        json_open(&rq->tools, NULL, '[');
     put_tool(&rq->tools, t);
     return true;
 }
@@ -338,7 +336,7 @@ bool read_tools(request *rq, tools_shape shape, problem *p)
     if (shape == TOOLS_NESTED && !read_functions(rq, p))
         return false;
     if (rq->tools.n)
-        str_putc(&rq->tools, ']');
+        json_close(&rq->tools, "]");
     return !rq->tools.bad || problem_set(p, 503, "", "no memory for 'tools'");
 }
 
@@ -425,7 +423,8 @@ static bool allow_tool(request *rq, const jtree *t, tools_shape shape, const cha
         if (taken[i]) /* named before */
             continue;
         taken[i] = true;
-        str_putc(&rq->allowed, rq->allowed.n ? ',' : '[');
+        if (!rq->allowed.n)
+            json_open(&rq->allowed, NULL, '[');
         put_tool(&rq->allowed, f);
     }
     return any || (known && known->name) ||
@@ -462,7 +461,7 @@ static bool allow_tools(request *rq, const jtree *c, tools_shape shape, problem 
             return false;
     }
     if (rq->allowed.n)
-        str_putc(&rq->allowed, ']');
+        json_close(&rq->allowed, "]");
     else if (tree_says(mode, "required"))
         return problem_set(p, 400, "tool_choice",
                            "'tool_choice' asks for a call, and carat has none of the tools that "

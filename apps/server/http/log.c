@@ -55,7 +55,7 @@ void log_line(const server *s, const char *fmt, ...)
         json_text(&o, "time", when);
         json_text(&o, "level", "info");
         json_text(&o, "message", text);
-        json_close(&o, '}');
+        json_close(&o, "}");
     } else {
         str_printf(&o, "%s %s", when, text);
     }
@@ -96,7 +96,7 @@ void log_exchange(const exchange *x)
     }
     if (x->note)
         json_text(&o, "note", x->note);
-    json_close(&o, '}');
+    json_close(&o, "}");
     if (!as_json(x->s)) {
         str line = {0};
         str_printf(&line, "%s %s %s %s %d %.0f ms", when, x->id, SHOWN(x->method), path, x->status,
@@ -122,7 +122,7 @@ static void put_id_list(str *o, const char *key, const int32_t *ids, int64_t n)
     json_open(o, key, '[');
     for (int64_t i = 0; i < n; i++)
         json_int(o, NULL, ids[i]);
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 static void put_answer(str *o, const choice *c, const trace_prompt *p)
@@ -139,13 +139,13 @@ static void put_answer(str *o, const choice *c, const trace_prompt *p)
         if (q->name)
             json_text(o, "name", q->name);
         json_text_n(o, "text", str_text(&q->text), q->text.n);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, ']');
+    json_close(o, "]");
     json_text(o, "finish", c->over && !c->failed ? carat_finish_name(c->finish) : "failed");
     json_int(o, "reused", c->t.n_reused);
     json_text(o, "reuse", c->t.reuse);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void trace_write(const exchange *x, const answer *a, const trace_prompt *p, int32_t n)
@@ -165,9 +165,9 @@ void trace_write(const exchange *x, const answer *a, const trace_prompt *p, int3
     json_open(&o, "answers", '[');
     for (int32_t i = 0; i < n; i++)
         put_answer(&o, &a->choice[i], &p[i]);
-    json_close(&o, ']');
+    json_close(&o, "]");
     json_text(&o, "note", x->note);
-    str_puts(&o, "}\n");
+    json_close(&o, "}\n");
     snprintf(path, sizeof path, "%.1000s/%s.json", x->s->o->trace_dir, x->id);
     if (o.bad)
         log_line(x->s, "%s: no memory for a trace", path);

@@ -18,9 +18,8 @@ EMBEDDED const char carat_schemas_begin[], carat_schemas_end[];
 static void put_ref(str *o, const char *key, const char *of, const char *name, size_t n)
 {
     json_open(o, key, '{');
-    json_key(o, "$ref");
-    str_printf(o, "\"#/components/%s/%.*s\"", of, (int)n, name);
-    json_close(o, '}');
+    json_words(o, "$ref", "#/components/%s/%.*s", of, (int)n, name);
+    json_close(o, "}");
 }
 
 /* ---- Fields ---- */
@@ -31,7 +30,7 @@ static void put_type(str *o, const char *type)
     json_open(o, "type", '[');
     json_text(o, NULL, type);
     json_text(o, NULL, "null");
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 /* The words of known.c, between |: true, false, null and numbers are themselves, others texts. */
@@ -52,7 +51,7 @@ static void put_words(str *o, const char *words)
             json_text(o, NULL, word);
         words += n + (words[n] == '|');
     }
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 static void put_only(str *o, const char *name, const char *values)
@@ -67,11 +66,11 @@ static void put_only(str *o, const char *name, const char *values)
         put_type(o, "array");
         json_open(o, "items", '{');
         json_text_n(o, "const", values + 1, n - 2);
-        json_close(o, '}');
+        json_close(o, "}");
     } else {
         put_words(o, values);
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_sampling(str *o, const char *name)
@@ -87,22 +86,20 @@ static void put_sampling(str *o, const char *name)
         json_number(o, "maximum", s->max);
     }
     json_text(o, "description", s->help);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* The bounds of "int LOW" and "int LOW HIGH", as they are spelled: a double has no room for the
  * bounds of 64 bits. */
 static void put_bounds(str *o, const char *at, const char *end)
 {
-    int low = (int)strcspn(at, " :");
-    json_key(o, "minimum");
-    str_printf(o, "%.*s", low, at);
+    size_t low = strcspn(at, " :");
+    json_ready(o, "minimum", at, low);
     at += low;
-    json_key(o, "maximum");
     if (at < end)
-        str_printf(o, "%.*s", (int)(end - at - 1), at + 1);
+        json_ready(o, "maximum", at + 1, (size_t)(end - at - 1));
     else
-        str_printf(o, "%d", INT32_MAX);
+        json_int(o, "maximum", INT32_MAX);
 }
 
 /* A field that is read: "KIND" or "KIND: description". */
@@ -119,8 +116,7 @@ static void put_read(str *o, const char *name, const char *kind)
     }
     json_open(o, name, '{');
     if (isupper((unsigned char)*kind)) {
-        json_key(o, "$ref");
-        str_printf(o, "\"#/components/schemas/%.*s\"", (int)(end - kind), kind);
+        json_words(o, "$ref", "#/components/schemas/%.*s", (int)(end - kind), kind);
     } else if (*kind == '=') {
         put_words(o, kind + 1);
     } else if (!strncmp(kind, "int ", 4)) {
@@ -131,7 +127,7 @@ static void put_read(str *o, const char *name, const char *kind)
     }
     if (*end)
         json_text(o, "description", end + 2);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* ---- Bodies of the endpoints that generate ---- */
@@ -163,7 +159,7 @@ static void put_body(str *o, size_t i)
     json_open(o, "required", '[');
     for (size_t k = 0; k < 2 && bodies[i].required[k]; k++)
         json_text(o, NULL, bodies[i].required[k]);
-    json_close(o, ']');
+    json_close(o, "]");
     json_open(o, "properties", '{');
     for (size_t k = 0; field_row_at(k, bodies[i].api, &row); k++)
         if (!strcmp(row.kind, "read"))
@@ -172,12 +168,12 @@ static void put_body(str *o, size_t i)
             put_only(o, row.name, row.values);
         else
             json_bool(o, row.name, true);
-    json_close(o, '}');
+    json_close(o, "}");
     json_open(o, "patternProperties", '{');
     json_bool(o, "^speculative[.]", true);
-    json_close(o, '}');
+    json_close(o, "}");
     put_ref(o, "additionalProperties", "schemas", "Nothing", strlen("Nothing"));
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* Steps of sampling: names as llama.cpp has them, and their other spellings, of which the letters
@@ -192,7 +188,7 @@ static void put_samplers(str *o)
     json_open(o, "anyOf", '[');
     json_open(o, NULL, '{');
     json_text(o, "type", "null");
-    json_close(o, '}');
+    json_close(o, "}");
     json_open(o, NULL, '{');
     json_text(o, "type", "array");
     json_int(o, "maxItems", CARAT_SAMPLERS_MAX);
@@ -204,18 +200,13 @@ static void put_samplers(str *o)
         if (n == 1)
             *letter++ = *w;
     }
-    json_close(o, ']');
-    json_close(o, '}');
-    json_close(o, '}');
+    json_close(o, "]}}");
     json_open(o, NULL, '{');
     json_text(o, "type", "string");
-    json_key(o, "pattern");
-    str_printf(o, "\"^[%s]*$\"", letters);
+    json_words(o, "pattern", "^[%s]*$", letters);
     json_int(o, "maxLength", CARAT_SAMPLERS_MAX);
     json_text(o, "description", "A letter for each step");
-    json_close(o, '}');
-    json_close(o, ']');
-    json_close(o, '}');
+    json_close(o, "}]}");
 }
 
 /* ---- Paths ---- */
@@ -225,7 +216,7 @@ static void put_content(str *o, const char *type, const char *schema)
     json_open(o, type, '{');
     if (schema)
         put_ref(o, "schema", "schemas", schema, strlen(schema));
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_status(str *o, const char *code, const char *description, const char *schema)
@@ -234,8 +225,7 @@ static void put_status(str *o, const char *code, const char *description, const 
     json_text(o, "description", description);
     json_open(o, "content", '{');
     put_content(o, "application/json", schema);
-    json_close(o, '}');
-    json_close(o, '}');
+    json_close(o, "}}");
 }
 
 static void put_reply(str *o, const route_about *a)
@@ -253,9 +243,9 @@ static void put_reply(str *o, const route_about *a)
             put_content(o, "text/event-stream", NULL);
         if (a->more & LINES)
             put_content(o, "application/x-ndjson", NULL);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static const char *error_schema(const dialect *d)
@@ -284,7 +274,7 @@ static void put_replies(str *o, const route *r)
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (errors[i].may)
             put_status(o, errors[i].status, wrong, error_schema(r->errors));
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* The parts {name} of the path, and the parameters of the query. */
@@ -296,7 +286,7 @@ static void put_parameters(str *o, const route *r)
         put_ref(o, NULL, "parameters", at + 1, strcspn(at + 1, "}"));
     for (; *q; q += strcspn(q, " "), q += strspn(q, " "))
         put_ref(o, NULL, "parameters", q, strcspn(q, " "));
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 static void put_operation(str *o, const route *r)
@@ -313,10 +303,8 @@ static void put_operation(str *o, const route *r)
             str_putc(o, isalnum((unsigned char)*p) ? *p : '_');
     str_putc(o, '"');
     json_text(o, "summary", r->about.summary);
-    if (r->same_as) {
-        json_key(o, "description");
-        str_printf(o, "\"The same as %s\"", r->same_as);
-    }
+    if (r->same_as)
+        json_words(o, "description", "The same as %s", r->same_as);
     put_parameters(o, r);
     if (r->about.request) {
         json_open(o, "requestBody", '{');
@@ -324,11 +312,10 @@ static void put_operation(str *o, const route *r)
         json_open(o, "content", '{');
         put_content(o, r->about.more & FORM ? "multipart/form-data" : "application/json",
                     r->about.request);
-        json_close(o, '}');
-        json_close(o, '}');
+        json_close(o, "}}");
     }
     put_replies(o, r);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_options(str *o, const char *path)
@@ -338,12 +325,10 @@ static void put_options(str *o, const char *path)
     route_methods(path, methods);
     json_open(o, "options", '{');
     put_parameters(o, &bare);
-    json_key(o, "summary");
-    str_printf(o, "\"What may be asked here: %s\"", methods);
+    json_words(o, "summary", "What may be asked here: %s", methods);
     json_open(o, "security", '[');
-    json_open(o, NULL, '{');
-    json_close(o, '}');
-    json_close(o, ']');
+    json_empty(o, NULL, "{}");
+    json_close(o, "]");
     json_open(o, "responses", '{');
     json_open(o, "204", '{');
     json_text(o, "description", "In the header Allow");
@@ -351,8 +336,7 @@ static void put_options(str *o, const char *path)
     json_open(o, "Allow", '{');
     json_open(o, "schema", '{');
     json_text(o, "const", methods);
-    for (int i = 0; i < 6; i++)
-        json_close(o, '}');
+    json_close(o, "}}}}}}");
 }
 
 /* A path stands once, with all of its methods, where its first row stands. */
@@ -371,22 +355,45 @@ static void put_paths(str *o)
             if (!strcmp(other.path, r.path))
                 put_operation(o, &other);
         put_options(o, r.path);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* ---- The document ---- */
 
-static const char head[] =
-    "{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"carat\",\"version\":\"%s\",\"summary\":"
-    "\"Language "
-    "models over the APIs of OpenAI, Anthropic, ollama and llama-server\",\"license\":{\"name\":"
-    "\"Apache-2.0\",\"identifier\":\"Apache-2.0\"},\"description\":\"Requests: JSON of at most "
-    "--max-body bytes (64 MiB), nested at most 64 deep; its tree may take 16 MiB and 8 times the "
-    "body. A field that would change the answer works or is refused with 400 and its name; those "
-    "that are accepted without effect have the schema true. OPTIONS tells the methods of each "
-    "path.\"},\"security\":[{},{\"bearer\":[]},{\"header\":[]}]";
+static void put_security(str *o, const char *scheme)
+{
+    json_open(o, NULL, '{');
+    json_empty(o, scheme, "[]");
+    json_close(o, "}");
+}
+
+static void put_head(str *o)
+{
+    json_open(o, NULL, '{');
+    json_text(o, "openapi", "3.1.0");
+    json_open(o, "info", '{');
+    json_text(o, "title", "carat");
+    json_text(o, "version", carat_version());
+    json_text(o, "summary",
+              "Language models over the APIs of OpenAI, Anthropic, ollama and llama-server");
+    json_open(o, "license", '{');
+    json_text(o, "name", "Apache-2.0");
+    json_text(o, "identifier", "Apache-2.0");
+    json_close(o, "}");
+    json_text(o, "description",
+              "Requests: JSON of at most --max-body bytes (64 MiB), nested at most 64 deep; its tree "
+              "may take 16 MiB and 8 times the body. A field that would change the answer works or "
+              "is refused with 400 and its name; those that are accepted without effect have the "
+              "schema true. OPTIONS tells the methods of each path.");
+    json_close(o, "}");
+    json_open(o, "security", '[');
+    json_empty(o, NULL, "{}");
+    put_security(o, "bearer");
+    put_security(o, "header");
+    json_close(o, "]");
+}
 
 void openapi_write(str *o)
 {
@@ -396,16 +403,14 @@ void openapi_write(str *o)
         memmem(carat_schemas_begin, (size_t)(carat_schemas_end - carat_schemas_begin), mark,
                sizeof mark - 1);
     schemas += sizeof mark - 1;
-    str_printf(o, head, carat_version());
+    put_head(o);
     put_paths(o);
-    json_key(o, "components");
-    str_put(o, carat_schemas_begin, (size_t)(schemas - carat_schemas_begin));
+    json_ready(o, "components", carat_schemas_begin, (size_t)(schemas - carat_schemas_begin));
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         put_body(o, i);
     put_samplers(o);
-    str_putc(o, ',');
-    str_put(o, schemas, (size_t)(carat_schemas_end - schemas));
-    str_putc(o, '}');
+    json_ready(o, NULL, schemas, (size_t)(carat_schemas_end - schemas));
+    json_close(o, "}");
 }
 
 void handle_openapi(exchange *x)

@@ -55,7 +55,7 @@ void handle_ollama_version(exchange *x)
     json_open(&x->out, NULL, '{');
     json_text(&x->out, "version", OLLAMA_VERSION);
     json_text(&x->out, "carat", carat_version());
-    json_close(&x->out, '}');
+    json_close(&x->out, "}");
     x->status = 200;
 }
 
@@ -168,8 +168,7 @@ static void put_tags(exchange *x, const offer_view *list, int32_t n, const model
         ollama_put_model(&m, false, o);
     }
     put_made(x, list, n);
-    json_close(o, ']');
-    json_close(o, '}');
+    json_close(o, "]}");
     catalog_drop(x->s->catalog, held, n_held);
 }
 
@@ -223,8 +222,7 @@ void handle_ollama_ps(exchange *x)
         m.until_s = until_of(list, n, m.name);
         ollama_put_model(&m, true, o);
     }
-    json_close(o, ']');
-    json_close(o, '}');
+    json_close(o, "]}");
     o->bad |= !list;
     catalog_drop(x->s->catalog, held, n_held);
     mem_free(list);

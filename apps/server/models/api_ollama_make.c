@@ -99,7 +99,7 @@ static void put_settings(const jtree *own, const jtree *old, str *o)
     for (const jtree *i = old ? old->first : NULL; i; i = i->next)
         if (!jtree_has(own, i->key))
             json_tree(o, i->key, i);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* Where the weights are, for `carat run`, which knows no names of a server. */
@@ -146,7 +146,7 @@ static void put_model(const exchange *x, const beginning *b, const beginning *ba
     put_settings(b->settings, base->settings, o);
     if (license)
         json_text(o, "license", license);
-    str_puts(o, "}\n");
+    json_close(o, "}\n");
 }
 
 static bool write_model(const char *name, const str *text, problem *p)
@@ -180,7 +180,7 @@ static void put_status(str *o, const char *word)
 {
     json_open(o, NULL, '{');
     json_text(o, "status", word);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void handle_ollama_create(exchange *x)

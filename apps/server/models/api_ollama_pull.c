@@ -48,7 +48,7 @@ static void put_status(str *o, const char *text)
 {
     json_open(o, NULL, '{');
     json_text(o, "status", text);
-    json_close(o, '}');
+    json_close(o, "}");
     str_putc(o, '\n');
 }
 
@@ -67,7 +67,7 @@ static void put_progress_line(str *o, const hub_progress *p)
         json_text(o, "digest", digest);
     json_int(o, "total", (int64_t)p->total);
     json_int(o, "completed", (int64_t)p->done);
-    json_close(o, '}');
+    json_close(o, "}");
     str_putc(o, '\n');
 }
 
@@ -228,7 +228,7 @@ static void pull_whole(exchange *x, const ollama_body *b)
     } else {
         json_open(&x->out, NULL, '{');
         json_text(&x->out, "status", "success");
-        json_close(&x->out, '}');
+        json_close(&x->out, "}");
         x->status = 200;
         catalog_refresh(x->s->catalog);
     }

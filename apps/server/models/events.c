@@ -71,7 +71,7 @@ static void put_event(str *o, const char *model, const char *event, const char *
         json_key(o, "data");
         str_puts(o, data);
     }
-    json_close(o, '}');
+    json_close(o, "}");
     str_puts(o, "\n\n");
 }
 

@@ -80,10 +80,9 @@ static void put_hits(const hub_hits *h, str *o)
         json_text(o, "changed", *hit->changed ? hit->changed : NULL);
         json_bool(o, "gated", hit->gated);
         json_bool(o, "here", is_here(&l, hit->repo));
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, ']');
-    json_close(o, '}');
+    json_close(o, "]}");
     model_list_free(&l);
 }
 

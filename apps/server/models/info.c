@@ -21,7 +21,7 @@ void handle_live(exchange *x)
 {
     json_open(&x->out, NULL, '{');
     json_text(&x->out, "status", "ok");
-    json_close(&x->out, '}');
+    json_close(&x->out, "}");
     x->status = 200;
 }
 
@@ -59,7 +59,7 @@ static void put_model(const offer_view *v, const char *id, str *o)
         json_int(o, "exit_code", 1);
         json_text(o, "message", v->failure);
     }
-    json_close(o, '}');
+    json_close(o, "}");
     json_text(o, "source", offer_source_name(v->source));
     json_bool(o, "can_remove", v->source == OFFER_STORED || v->source == OFFER_MADE);
     json_int(o, "size", (int64_t)(v->file_bytes ? v->file_bytes : v->weight_bytes));
@@ -73,7 +73,7 @@ static void put_model(const offer_view *v, const char *id, str *o)
         json_int(o, "n_params", (int64_t)v->n_params);
         json_int(o, "size", (int64_t)v->weight_bytes);
         json_text(o, "ftype", v->file_type);
-        json_close(o, '}');
+        json_close(o, "}");
         json_open(o, "architecture", '{');
         json_open(o, "input_modalities", '[');
         json_text(o, NULL, "text");
@@ -81,13 +81,12 @@ static void put_model(const offer_view *v, const char *id, str *o)
             json_text(o, NULL, "image");
         if (v->sounds)
             json_text(o, NULL, "audio");
-        json_close(o, ']');
+        json_close(o, "]");
         json_open(o, "output_modalities", '[');
         json_text(o, NULL, "text");
-        json_close(o, ']');
-        json_close(o, '}');
+        json_close(o, "]}");
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* The model as Codex expects it. */
@@ -104,9 +103,9 @@ static void put_codex_model(const offer_view *v, str *o)
         json_open(o, NULL, '{');
         json_text(o, "effort", efforts[i]);
         json_text(o, "description", efforts[i]);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, ']');
+    json_close(o, "]");
     json_text(o, "shell_type", "shell_command");
     json_text(o, "visibility", "list");
     json_bool(o, "supported_in_api", true);
@@ -114,7 +113,7 @@ static void put_codex_model(const offer_view *v, str *o)
     if (v->known)
         json_int(o, "context_window", v->n_ctx);
     json_bool(o, "supports_reasoning_summaries", false);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_models(exchange *x, const offer_view *list, int32_t n)
@@ -127,7 +126,7 @@ static void put_models(exchange *x, const offer_view *list, int32_t n)
         put_model(&list[i], list[i].name, o);
     if (!strcmp(x->path, "/models")) /* clients of /v1/models take what is listed for usable */
         router_put_pulls(x);
-    json_close(o, ']');
+    json_close(o, "]");
     if (catalog_offers_all(x->s->catalog))
         json_text(o, "role", "router");
     json_bool(o, "has_more", false);
@@ -136,8 +135,7 @@ static void put_models(exchange *x, const offer_view *list, int32_t n)
     json_open(o, "models", '[');
     for (int32_t i = 0; i < n; i++)
         put_codex_model(&list[i], o);
-    json_close(o, ']');
-    json_close(o, '}');
+    json_close(o, "]}");
 }
 
 /* One model by a name that requests may have; NULL: none. */
@@ -216,7 +214,7 @@ static void put_defaults(const served *m, str *o)
     json_int(o, "n_ctx", m->n_ctx);
     json_sampling(o, &m->limits.sampling);
     json_bool(o, "thinking", m->s->o->think);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* The file's chat template, as Jinja text. */
@@ -257,19 +255,18 @@ void handle_props(exchange *x)
     json_open(o, "modalities", '{');
     json_bool(o, "vision", m->limits.images);
     json_bool(o, "audio", m->limits.sounds);
-    json_close(o, '}');
+    json_close(o, "}");
     json_open(o, "capabilities", '{');
     json_bool(o, "chat", m->info.has_chat);
     json_bool(o, "tools", m->can_call);
     json_bool(o, "reasoning", m->thought_open >= 0);
-    json_close(o, '}');
+    json_close(o, "}");
     json_open(o, "memory", '{');
     json_int(o, "weight_bytes", (int64_t)m->plan.weight_bytes);
     json_int(o, "kv_bytes_per_slot",
              (int64_t)(m->plan.kv_swa_bytes + m->plan.kv_global_bytes + m->plan.recurrent_bytes));
     json_int(o, "scratch_bytes", (int64_t)m->plan.scratch_bytes);
-    json_close(o, '}');
-    json_close(o, '}');
+    json_close(o, "}}");
     x->status = 200;
 }
 
@@ -304,9 +301,9 @@ void handle_slots(exchange *x)
         json_bool(o, "waits_for_room", slots[i].waits);
         json_bool(o, "paged_out", slots[i].paged_out);
         json_int(o, "n_away", slots[i].n_paged_out);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, ']');
+    json_close(o, "]");
     x->status = 200;
 }
 
@@ -391,9 +388,9 @@ static void put_piece(const exchange *x, int32_t id, str *o)
         json_open(o, "piece", '[');
         for (int32_t i = 0; i < n; i++)
             json_int(o, NULL, (unsigned char)bytes[i]);
-        json_close(o, ']');
+        json_close(o, "]");
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void put_token_strs(const exchange *x, const int32_t *ids, int64_t n, str *o)
@@ -408,7 +405,7 @@ static void put_token_strs(const exchange *x, const int32_t *ids, int64_t n, str
         o->bad |= shown.bad;
         str_free(&shown);
     }
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 void put_tokens(exchange *x, const int32_t *ids, int64_t n, bool pieces, bool strs)
@@ -422,12 +419,12 @@ void put_tokens(exchange *x, const int32_t *ids, int64_t n, bool pieces, bool st
         else
             json_int(o, NULL, ids[i]);
     }
-    json_close(o, ']');
+    json_close(o, "]");
     json_int(o, "count", n);
     json_int(o, "max_model_len", x->m->n_ctx);
     if (strs)
         put_token_strs(x, ids, n, o);
-    json_close(o, '}');
+    json_close(o, "}");
     x->status = 200;
 }
 
@@ -496,7 +493,7 @@ static bool detokenize(exchange *x, token_request *t, problem *p)
         json_open(&x->out, NULL, '{');
         json_text_n(&x->out, "content", str_text(&shown), shown.n);
         json_text_n(&x->out, "prompt", str_text(&shown), shown.n); /* vLLM's name of it */
-        json_close(&x->out, '}');
+        json_close(&x->out, "}");
         x->status = 200;
     }
     x->out.bad |= text.bad | shown.bad;
@@ -543,7 +540,7 @@ void handle_tokenizer_info(exchange *x)
     json_int(o, "vocab_size", x->m->info.n_vocab);
     json_int(o, "model_max_length", x->m->n_ctx);
     put_template(m, o);
-    json_close(o, '}');
+    json_close(o, "}");
     x->status = 200;
 }
 

@@ -60,7 +60,7 @@ static void tell_state(const catalog *c, const offer *o)
         json_int(&data, "exit_code", o->failure.status != OK);
     if (o->state == OFFER_UNLOADED && o->failure.status)
         json_text(&data, "message", o->failure.text);
-    json_close(&data, '}');
+    json_close(&data, "}");
     if (!data.bad)
         events_add(c->s->events, offer_shown_name(c, o), "model_status", data.at);
     str_free(&data);

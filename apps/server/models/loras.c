@@ -209,9 +209,9 @@ static void put_loras(exchange *x)
         json_int(o, "rank", l.rank_most);
         json_text(o, "task_name", "");
         json_text(o, "prompt_prefix", "");
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, ']');
+    json_close(o, "]");
     x->status = 200;
 }
 
@@ -254,7 +254,7 @@ void handle_loras_set(exchange *x)
     if (set_scales(x, &mem, &p)) {
         json_open(&x->out, NULL, '{');
         json_bool(&x->out, "success", true);
-        json_close(&x->out, '}');
+        json_close(&x->out, "}");
         x->status = 200;
     } else {
         reply_problem(x, &p);

@@ -60,7 +60,7 @@ static void put_capabilities(const ollama_model *m, str *o)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].has)
             json_text(o, NULL, all[i].word);
-    json_close(o, ']');
+    json_close(o, "]");
 }
 
 static void put_details(const ollama_model *m, str *o)
@@ -77,14 +77,14 @@ static void put_details(const ollama_model *m, str *o)
     json_open(o, "families", '[');
     if (*family)
         json_text(o, NULL, family);
-    json_close(o, ']');
+    json_close(o, "]");
     json_text(o, "parameter_size", size);
     json_text(o, "quantization_level", m->quant ? m->quant : "");
     if (m->n_ctx)
         json_int(o, "context_length", m->n_ctx);
     if (m->n_embd)
         json_int(o, "embedding_length", m->n_embd);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* Clients cut a digest to 12 digits without looking, so every model has one: that of its name, if
@@ -121,7 +121,7 @@ void ollama_put_model(const ollama_model *m, bool loaded, str *o)
         put_time(o, "modified_at", m->when_s);
         put_capabilities(m, o);
     }
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 /* ---- One model ---- */
@@ -147,7 +147,7 @@ static void put_value(const carat_meta *v, bool verbose, str *o)
         json_open(o, v->key, '[');
         while ((verbose || v->n_items <= LIST_SHOWN) && carat_meta_next(v, &at, &item))
             put_value(&item, verbose, o);
-        json_close(o, ']');
+        json_close(o, "]");
         break;
     case CARAT_META_OTHER:
         json_nothing(o, v->key);
@@ -239,8 +239,8 @@ void ollama_put_show(const ollama_model *about, const carat_model *m, const begi
     for (int64_t i = 0; carat_model_meta(m, i, &v); i++)
         if (strcmp(v.key, "general.name") && strcmp(v.key, "tokenizer.chat_template"))
             put_value(&v, verbose, o);
-    json_close(o, '}');
+    json_close(o, "}");
     put_capabilities(about, o);
     put_time(o, "modified_at", about->when_s);
-    json_close(o, '}');
+    json_close(o, "}");
 }

@@ -101,7 +101,7 @@ static void put_bytes(str *o, const char *key, uint64_t done, uint64_t total)
     json_open(o, key, '{');
     json_int(o, "done", (int64_t)done);
     json_int(o, "total", (int64_t)total);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 static void tell_progress(const server_pull *u)
@@ -110,9 +110,9 @@ static void tell_progress(const server_pull *u)
     json_open(&data, NULL, '{');
     json_open(&data, "progress", '{');
     put_bytes(&data, u->v.file, u->v.done, u->v.total);
-    json_close(&data, '}');
+    json_close(&data, "}");
     put_bytes(&data, "all", u->v.all_done, u->v.all);
-    json_close(&data, '}');
+    json_close(&data, "}");
     if (!data.bad)
         events_add(u->d->s->events, u->v.name, "download_progress", data.at);
     str_free(&data);
@@ -149,7 +149,7 @@ static void tell_end(server_pull *u, status st, const model_found *found, const 
     str data = {0};
     json_open(&data, NULL, '{');
     json_text(&data, st ? "message" : "name", st ? u->v.text : found->name);
-    json_close(&data, '}');
+    json_close(&data, "}");
     log_line(u->d->s, st ? "pulling %s failed: %s" : "pulled %s%s", u->v.name, st ? e->text : "");
     if (!data.bad)
         events_add(u->d->s->events, u->v.name, st ? "download_failed" : "download_finished",

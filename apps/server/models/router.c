@@ -22,7 +22,7 @@ static void reply_success(exchange *x, const problem *p)
     }
     json_open(&x->out, NULL, '{');
     json_bool(&x->out, "success", true);
-    json_close(&x->out, '}');
+    json_close(&x->out, "}");
     x->status = 200;
 }
 
@@ -149,21 +149,21 @@ static void put_pull(const pull_view *v, str *o)
             json_open(o, v->file, '{');
             json_int(o, "done", (int64_t)v->done);
             json_int(o, "total", (int64_t)v->total);
-            json_close(o, '}');
+            json_close(o, "}");
         }
-        json_close(o, '}');
+        json_close(o, "}");
         json_open(o, "all", '{');
         json_int(o, "done", (int64_t)v->all_done);
         json_int(o, "total", (int64_t)v->all);
-        json_close(o, '}');
+        json_close(o, "}");
         json_bool(o, "checking", v->checking);
     }
     if (*v->text)
         json_text(o, "message", v->text);
-    json_close(o, '}');
+    json_close(o, "}");
     json_text(o, "source", "cache");
     json_bool(o, "can_remove", false);
-    json_close(o, '}');
+    json_close(o, "}");
 }
 
 void router_put_pulls(exchange *x)

@@ -120,9 +120,9 @@ static void put_result(exchange *x, const slot_request *r, const char *n_key, in
         snprintf(key, sizeof key, "%s_ms", r->action);
         json_open(o, "timings", '{');
         json_number(o, key, ms);
-        json_close(o, '}');
+        json_close(o, "}");
     }
-    json_close(o, '}');
+    json_close(o, "}");
     x->status = 200;
 }
 
