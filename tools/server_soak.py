@@ -5,8 +5,9 @@ leave in the middle. Needs nothing but Python.
     python3 tools/server_soak.py http://127.0.0.1:8080 [SECONDS] [CLIENTS] [MODEL,MODEL ...]
 
 Every greedy answer is compared with the answer that the same conversation got alone, before the load.
-Afterwards no slot may be busy and no request may wait. The script prints the resident memory of each
-tenth of the time and exits with 1 if anything was wrong.
+Afterwards no slot may be busy and no request may wait. The script prints, at each tenth of the time, the resident
+memory and the part of it that is checkpoints (`carat serve --checkpoint-mb` bounds them), and exits with 1 if
+anything was wrong.
 """
 import http.client
 import json
@@ -162,10 +163,12 @@ if __name__ == "__main__":
     threads = [threading.Thread(target=client, args=(i, start + SECONDS, expected)) for i in range(CLIENTS)]
     for t in threads:
         t.start()
-    resident = []
+    resident, kept = [], []
     for i in range(1, 11):
         time.sleep(max(0, start + SECONDS * i / 10 - time.time()))
-        resident.append(metrics()["carat_resident_memory_bytes"] / 2**20)
+        m = metrics()
+        resident.append(m["carat_resident_memory_bytes"] / 2**20)
+        kept.append(m["carat_checkpoint_bytes"] / 2**20)
     for t in threads:
         t.join()
     for _ in range(100):
@@ -178,7 +181,7 @@ if __name__ == "__main__":
     print(", ".join(f"{n} {k}" for k, n in sorted(counts.items())), f"in {time.time() - start:.0f} s")
     print(f"tokens {m['carat_generated_tokens_total']:.0f}, prompt {m['carat_prompt_tokens_total']:.0f} of which "
           f"{m['carat_prefix_hit_tokens_total']:.0f} cached; resident MiB: "
-          + " ".join(f"{r:.0f}" for r in resident))
+          + " ".join(f"{r:.0f}" for r in resident) + "; checkpoints MiB: " + " ".join(f"{k:.0f}" for k in kept))
     for e in errors[:20]:
         print("WRONG", e)
     print(f"{len(errors)} wrong")
