@@ -461,7 +461,7 @@ fuzz-links: $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked) $(BENCHES:%=$(BUILD)/bench/
 $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked): $(BUILD)/fuzz_%.linked: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -O0 -DCARAT_FUZZ=1 -shared -Wl,-z,defs -o $@ $< $(FUZZ_OBJ) $(LIBS) -ljansson
 # The tests with threads, and portable kernels in two threads. Empty: all tests, which takes long.
-TSAN_TESTS ?= tests/server_test tests/clients_server tests/router_server sixteen_clients_of_a_pool others_are_answered_while server_soak jobs_may_come a_batch_ends apps/mcp/mcp_test tests/mcp_server \
+TSAN_TESTS ?= tests/server_test tests/clients_server tests/router_server sixteen_clients_of_a_pool others_are_answered_while server_soak recordings_number jobs_may_come a_batch_ends apps/mcp/mcp_test tests/mcp_server \
               is_written_now keeps_to_its_budget pool_runs several_threads another_thread \
               grammars_side_by_side timeline_portable every_format_portable \
               offload_pool_answers offload_pool_closes offload_pool_threads_that

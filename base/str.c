@@ -87,6 +87,15 @@ void str_drop(str *s, size_t n)
     s->n -= n;
 }
 
+void str_fit(str *s)
+{
+    char *p = s->at && s->n + 1 < s->cap ? mem_realloc(s->at, s->n + 1, 1) : NULL;
+    if (p) { /* else it keeps what it has */
+        s->at = p;
+        s->cap = s->n + 1;
+    }
+}
+
 const char *str_text(const str *s)
 {
     return s->at ? s->at : "";

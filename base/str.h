@@ -19,6 +19,7 @@ void str_putc(str *s, char c);
 void str_printf(str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void str_cut(str *s, size_t n);     /* keeps the first n bytes */
 void str_drop(str *s, size_t n);    /* removes the first n bytes */
+void str_fit(str *s);               /* gives memory back that the contents do not need */
 const char *str_text(const str *s); /* "" when empty */
 char *str_take(str *s); /* the bytes, which the caller frees with mem_free; s is empty again */
 void str_free(str *s);

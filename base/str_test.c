@@ -36,3 +36,23 @@ TEST(str_without_memory_keeps_its_bytes)
     CHECK(s.bad && !s.n);
     str_free(&s);
 }
+
+TEST(str_fits_its_contents)
+{
+    str s = {0};
+    str_fit(&s);
+    CHECK(!s.at && !s.cap);
+    for (int i = 0; i < 1000; i++)
+        str_puts(&s, "x");
+    str_cut(&s, 3);
+    mem_fail_after(0);
+    str_fit(&s); /* without memory it stays as it is */
+    mem_fail_after(-1);
+    CHECK(s.cap == 1024 && !s.bad);
+    str_fit(&s);
+    CHECK_EQ(s.cap, 4);
+    CHECK_STR(s.at, "xxx");
+    str_puts(&s, "y");
+    CHECK_STR(s.at, "xxxy");
+    str_free(&s);
+}

@@ -157,11 +157,14 @@ static void trim(recording *r, size_t least)
     memmove(r->ends.at, r->ends.at + i * sizeof(uint64_t), (n - i) * sizeof(uint64_t));
     str_cut(&r->ends, (n - i) * sizeof(uint64_t));
     r->first += (int64_t)i;
+    str_fit(&r->bytes);
+    str_fit(&r->ends);
 }
 
+/* The memory that it has, which may be twice what was written into it. */
 static uint64_t bytes_of(const recording *r)
 {
-    return EACH + r->bytes.n + r->ends.n;
+    return EACH + r->bytes.cap + r->ends.cap;
 }
 
 /* Keeps all recordings together within their bytes: those go that ended first, then the beginning of
@@ -175,7 +178,7 @@ static void make_room(recordings *s)
             sum += bytes_of(r);
             if (r->over && (!first || r->over_ms < first->over_ms))
                 first = r;
-            if (r->bytes.n >= most->bytes.n) /* of several the oldest */
+            if (bytes_of(r) >= bytes_of(most)) /* of several the oldest */
                 most = r;
         }
         if (sum <= RECORDINGS_BYTES || (!first && !most->bytes.n))
@@ -272,6 +275,8 @@ void recording_end(recording *r)
     r->over = true;
     r->over_ms = clock_ms();
     r->ended_at = time(NULL);
+    str_fit(&r->bytes);
+    str_fit(&r->ends);
     pthread_cond_broadcast(&s->changed);
     let_go(r);
     pthread_mutex_unlock(&s->lock);
