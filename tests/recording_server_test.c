@@ -192,9 +192,6 @@ TEST(a_background_response_is_followed_by_its_id)
     CHECK_STR(r.body.at, all.body.at + (all.body.n - r.body.n));
     response_free(&r);
     response_free(&all);
-    http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"background\":true}");
-    CHECK(r.status == 400 && strstr(r.body.at, "'background' needs 'stream'"));
-    response_free(&r);
     http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":1}");
     id = strstr(r.body.at, "resp_");
     snprintf(path, sizeof path, "/v1/responses/%.*s?stream=true", (int)strcspn(id, "\""), id);
@@ -202,6 +199,161 @@ TEST(a_background_response_is_followed_by_its_id)
     response_free(&r);
     str_free(&seen);
     stop(&s);
+}
+
+/* Begins a response of background. The connection is read to its end, which does not wait for the
+ * answer. */
+static void begin_background(const served *s, const char *fields, char id[64])
+{
+    response r;
+    arena mem = {0};
+    char body[600];
+    snprintf(body, sizeof body, "{\"background\":true,%s}", fields);
+    http_post(&r, s, "/v1/responses", body);
+    CHECK_MSG(r.status == 200 && strstr(r.head.at, "onnection: close"), "%d %s", r.status,
+              str_text(&r.body));
+    CHECK_STR(text_at(&mem, &r, "status"), "queued");
+    CHECK(strstr(r.body.at, "\"background\":true") && strstr(r.body.at, "\"output\":[]"));
+    snprintf(id, 64, "%s", text_at(&mem, &r, "id"));
+    response_free(&r);
+    arena_free(&mem);
+}
+
+static int call(const served *s, const char *method, const char *id, const char *tail, str *out)
+{
+    response r;
+    char path[160];
+    snprintf(path, sizeof path, "/v1/responses/%s%s", id, tail);
+    http_call(&r, s, method, path, NULL, NULL);
+    int code = r.status;
+    str_cut(out, 0);
+    str_puts(out, str_text(&r.body));
+    response_free(&r);
+    return code;
+}
+
+/* Polls until the response has this state; every one before is a state before it. */
+static void await_state(const served *s, const char *id, const char *state, str *out)
+{
+    static const char *const states[] = {"queued", "in_progress", "completed"};
+    size_t last = 0;
+    for (double until = clock_ms() + PATIENCE_MS;; usleep(10000)) {
+        char now[32] = "";
+        CHECK_EQ(call(s, "GET", id, "", out), 200);
+        sscanf(strstr(out->at, "\"status\":\"") + 10, "%31[a-z_]", now);
+        for (size_t i = 0; i < 3; i++)
+            if (!strcmp(now, states[i])) {
+                CHECK_MSG(i >= last, "%s after %s", now, states[last]);
+                last = i;
+            }
+        if (!strcmp(now, state))
+            return;
+        CHECK_MSG(clock_ms() < until, "it stays %s", now);
+    }
+}
+
+TEST(a_background_response_is_polled)
+{
+    served s;
+    str polled = {0}, again = {0};
+    response r;
+    arena mem = {0};
+    char id[64], body[300];
+    start_toy(&s, NULL);
+#define FIELDS "\"input\":\"Hello\",\"temperature\":0,\"max_output_tokens\":40"
+    begin_background(&s, FIELDS, id);
+    await_state(&s, id, "incomplete", &polled); /* by max_output_tokens */
+    http_post(&r, &s, "/v1/responses", "{" FIELDS "}");
+    const char *text = text_at(&mem, &r, "output.0.content.0.text");
+    CHECK(*text);
+    CHECK_STR(json_at(json_parsed(&mem, polled.at, polled.n), "output.0.content.0.text")->s, text);
+    response_free(&r);
+    /* It is a response like others: its items, its stream, what continues it. */
+    CHECK_EQ(call(&s, "GET", id, "/input_items", &again), 200);
+    CHECK(strstr(again.at, "Hello"));
+    CHECK_EQ(call(&s, "GET", id, "?stream=true", &again), 200);
+    CHECK(strstr(again.at, "event: response.created") && strstr(again.at, "response.incomplete"));
+    CHECK(strstr(again.at, id));
+    snprintf(body, sizeof body,
+             "{\"input\":\"b\",\"max_output_tokens\":1,\"previous_response_id\":\"%s\"}", id);
+    http_post(&r, &s, "/v1/responses", body);
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    CHECK_EQ(call(&s, "POST", id, "/cancel", &again), 200); /* too late: it stays as it is */
+    CHECK_STR(again.at, polled.at);
+    http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"background\":true,\"store\":false}");
+    CHECK(r.status == 400 && strstr(r.body.at, "'background' needs 'store'"));
+    response_free(&r);
+    http_post(&r, &s, "/v1/responses", "{\"background\":true}");
+    CHECK(r.status == 400 && strstr(r.body.at, "'input' is missing"));
+    response_free(&r);
+    stop(&s);
+    start_toy(&s, ARGS("--responses", "0"));
+    http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"background\":true}");
+    CHECK_MSG(r.status == 400 && strstr(r.body.at, "--responses"), "%s", str_text(&r.body));
+    response_free(&r);
+    stop(&s);
+    str_free(&polled);
+    str_free(&again);
+    arena_free(&mem);
+}
+
+/* The requests that the server answers now, beside that for its metrics. */
+static void await_idle(const served *s)
+{
+    for (double until = clock_ms() + PATIENCE_MS; http_metric(s, "carat_requests_active") > 1;
+         usleep(20000))
+        CHECK(clock_ms() < until);
+}
+
+TEST(a_background_response_is_cancelled)
+{
+    served s;
+    str seen = {0}, cancelled = {0};
+    response r;
+    char id[64], body[200];
+    served_start(&s, ARGS("-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "-t", "1",
+                          "--ctx", "60000", "--parallel", "1"));
+#define ENDLESS "\"input\":\"a\",\"ignore_eos\":true,\"max_output_tokens\":50000"
+    begin_background(&s, ENDLESS, id);
+    await_state(&s, id, "in_progress", &seen);
+    snprintf(body, sizeof body, "{\"input\":\"b\",\"previous_response_id\":\"%s\"}", id);
+    http_post(&r, &s, "/v1/responses", body);
+    CHECK_MSG(r.status == 400 && strstr(r.body.at, "is not complete"), "%s", str_text(&r.body));
+    response_free(&r);
+    CHECK_EQ(call(&s, "POST", id, "/cancel", &cancelled), 200);
+    CHECK(strstr(cancelled.at, "\"status\":\"cancelled\"") && strstr(cancelled.at, "\"output\":[]"));
+    await_idle(&s);
+    /* The end of its answer changes nothing, and neither does a second time. */
+    CHECK_EQ(call(&s, "GET", id, "", &seen), 200);
+    CHECK_STR(seen.at, cancelled.at);
+    CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 200);
+    CHECK_STR(seen.at, cancelled.at);
+    CHECK_EQ(call(&s, "GET", id, "?stream=true", &seen), 400);
+    /* Who forgets one ends it, too. */
+    begin_background(&s, ENDLESS, id);
+    await_state(&s, id, "in_progress", &seen);
+    CHECK_EQ(call(&s, "DELETE", id, "", &seen), 200);
+    await_idle(&s);
+    CHECK_EQ(call(&s, "GET", id, "", &seen), 404);
+    CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 404);
+    /* Also a stream can be polled and cancelled. */
+    int fd = post(&s, "/v1/responses", "", "{" ENDLESS ",\"background\":true,\"stream\":true}");
+    str_cut(&seen, 0);
+    CHECK(http_read_until(fd, &seen, "output_text.delta"));
+    snprintf(id, sizeof id, "%.37s", strstr(seen.at, "resp_"));
+    await_state(&s, id, "in_progress", &seen);
+    CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 200);
+    CHECK(http_read_until(fd, &seen, "\r\n0\r\n\r\n"));
+    close(fd);
+    http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":1}");
+    snprintf(id, sizeof id, "%.37s", strstr(r.body.at, "resp_"));
+    CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 400);
+    CHECK(strstr(seen.at, "no response of 'background'"));
+    response_free(&r);
+    stop(&s);
+    str_free(&seen);
+    str_free(&cancelled);
 }
 
 TEST(a_stream_belongs_to_its_api_key)
@@ -249,7 +401,18 @@ TEST(a_stream_goes_on_while_its_model_is_loaded)
     for (double until = clock_ms() + PATIENCE_MS; http_metric(&s, "carat_requests_active") > 2;
          usleep(20000))
         CHECK(clock_ms() < until);
+    char id[64], bad[64];
+    begin_background(&s, "\"model\":\"b\",\"input\":\"a\",\"max_output_tokens\":3", id);
+    begin_background(&s, "\"model\":\"b\",\"input\":7", bad);
+    CHECK_EQ(call(&s, "GET", id, "", &seen), 200);
+    CHECK(strstr(seen.at, "\"status\":\"queued\""));
     close(fd);
+    await_state(&s, id, "incomplete", &seen);
+    CHECK(strstr(seen.at, "output_text") && strstr(seen.at, id));
+    CHECK_EQ(call(&s, "GET", id, "/input_items", &seen), 200);
+    CHECK(strstr(seen.at, "input_text"));
+    await_state(&s, bad, "failed", &seen);
+    CHECK_MSG(strstr(seen.at, "'input' is a number"), "%s", seen.at);
     get(&r, &s, "/v1/stream?conv_id=kept", NULL);
     CHECK_MSG(r.status == 200 && strstr(r.body.at, "\"finish_reason\":\"length\""), "%s",
               str_text(&r.body));

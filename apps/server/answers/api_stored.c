@@ -11,7 +11,7 @@
 enum { ITEMS_DEFAULT = 20, ITEMS_MAX = 100 };
 
 #define PREFIX "/v1/responses/"
-static const char list_suffix[] = "/input_items";
+static const char list_suffix[] = "/input_items", cancel_suffix[] = "/cancel";
 
 static void refuse(exchange *x, int http, const char *param, const char *text, const char *word)
 {
@@ -25,8 +25,8 @@ static bool read_id(exchange *x, char id[ID_BYTES], bool *items)
 {
     const char *at = x->path + sizeof PREFIX - 1;
     size_t n = strcspn(at, "/");
-    bool is_list = !strcmp(at + n, list_suffix);
-    if (x->s->stored && n && n < ID_BYTES && (!at[n] || is_list)) {
+    bool is_list = !strcmp(at + n, list_suffix), cancels = !strcmp(at + n, cancel_suffix);
+    if (x->s->stored && n && n < ID_BYTES && (!at[n] || is_list || cancels)) {
         memcpy(id, at, n);
         id[n] = 0;
         *items = is_list;
@@ -156,6 +156,29 @@ void handle_response(exchange *x)
     str_free(&items);
 }
 
+void handle_response_cancel(exchange *x)
+{
+    char id[ID_BYTES];
+    bool list;
+    if (!read_id(x, id, &list))
+        return;
+    x->status = 200;
+    switch (stored_cancel(x->s->stored, x->owner, id, &x->out)) {
+    case STORED_NONE:
+        refuse(x, 404, "response_id", "Response with id '%.60s' not found.", id);
+        break;
+    case STORED_NO_BACKGROUND:
+        refuse(x, 400, "response_id", "'%.60s' is no response of 'background': only these can be "
+                                      "cancelled", id);
+        break;
+    case STORED_CANCELLED:
+        recording_remove(x->s->recordings, x->owner, id); /* this ends its answer */
+        break;
+    case STORED_OVER:
+        break;
+    }
+}
+
 void handle_response_delete(exchange *x)
 {
     char id[ID_BYTES];
@@ -166,6 +189,7 @@ void handle_response_delete(exchange *x)
         refuse(x, 404, "response_id", "Response with id '%.60s' not found.", id);
         return;
     }
+    recording_remove(x->s->recordings, x->owner, id); /* ends its answer, if it runs */
     json_open(&x->out, NULL, '{');
     json_text(&x->out, "id", id);
     json_text(&x->out, "object", "response");

@@ -26,11 +26,13 @@ enum {
 
 /* ---- Answers ---- */
 
-static void keep_response(stream *st);
+static void keep_response(stream *st, const char *state, const problem *failed);
 
 static void fail_stream(stream *st, const problem *p)
 {
     st->over = true;
+    if (st->background)
+        keep_response(st, "failed", p);
     if (!st->x->note)
         st->x->note = "failed";
     if (st->rq.stream)
@@ -51,6 +53,8 @@ static bool take_all(stream *st, problem *p)
     choice_event h;
     while (live_next(st->live, &h)) {
         bool opened;
+        if (st->background && st->queued)
+            keep_response(st, "in_progress", NULL);
         int32_t first = st->a.choice[h.choice].n_shown;
         int32_t part_index = answers_take(&st->a, &h, &opened);
         if (h.done && h.status == CARAT_E_CANCELLED) { /* only the end of the server cancels */
@@ -75,7 +79,7 @@ static bool take_all(stream *st, problem *p)
     }
     if (live_over(st->live)) {
         st->over = true;
-        keep_response(st);
+        keep_response(st, NULL, NULL);
         if (st->rq.stream)
             st->d->end(&st->a, &st->out);
     }
@@ -146,10 +150,21 @@ static bool step_stream(stream *st)
 
 static pick_state begin_stream(stream *st, int timeout_ms, problem *p);
 
+/* The answer has the id that its client knows. */
+static void name_answer(stream *st)
+{
+    if (*st->id)
+        memcpy(st->a.id, st->id, sizeof st->id);
+}
+
 static void begin_answer(stream *st)
 {
+    name_answer(st);
+    st->rq.stream |= st->alone; /* that of its recording */
     if (st->kept)
         recording_of_answer(st->kept, st->a.id);
+    if (st->background)
+        keep_response(st, "queued", NULL);
     st->d->begin(&st->a, &st->out);
 }
 
@@ -159,7 +174,8 @@ static bool step_loading(stream *st)
     exchange *x = st->x;
     problem p = {0};
     int fd = x->fd, ping_ms = (int)x->s->o->ping_s * 1000;
-    bool looks = st->kept && ping_ms > WANTED_MS; /* whether somebody wants it, between pings */
+    bool pings = ping_ms > 0 && !st->alone;
+    bool looks = st->kept && (!pings || ping_ms > WANTED_MS); /* is it wanted, between pings */
     if (st->kept && client_left(fd))
         return false; /* stream_close goes on with it */
     if (st->kept)
@@ -168,7 +184,7 @@ static bool step_loading(stream *st)
     x->fd = fd;
     switch (picked) {
     case PICK_WAITS:
-        if (!looks || clock_ms() - st->last_ms >= ping_ms)
+        if (pings && (!looks || clock_ms() - st->last_ms >= ping_ms))
             ping(st);
         return true;
     case PICK_DONE:
@@ -189,6 +205,7 @@ static bool step_loading(stream *st)
     }
     if (!stand_in(st))
         return false;
+    name_answer(st);
     st->rq.stream = true;
     st->d->begin(&st->a, &st->out);
     fail_stream(st, &p);
@@ -263,16 +280,20 @@ static void write_trace(stream *st)
     mem_free(t);
 }
 
-/* The client of a recorded stream has left: the answer goes on for those who come back. */
+/* The client of a recorded stream has left: the answer goes on for those who come back. One of
+ * `background` goes on to its end. */
 static void finish_alone(stream *st)
 {
-    if (!st->over && client_left(st->x->fd)) {
-        st->x->note = "its client left";
+    if (!st->over && (st->background || client_left(st->x->fd))) {
+        st->x->note = st->alone ? "in the background" : "its client left";
         st->x->fd = -1;
-        recording_alone(st->kept);
+        if (!st->background)
+            recording_alone(st->kept);
         while (!st->over && take_more(st))
             ;
     }
+    if (st->told && stored_runs(st->x->s->stored, st->x->owner, st->a.id))
+        keep_response(st, "failed", &(problem){503, .text = "no memory for the answer"});
     recording_end(st->kept);
 }
 
@@ -337,6 +358,9 @@ static bool take_history(stream *st, problem *p)
                            "responses (--responses)");
     json_open(&st->history, NULL, '[');
     if (!stored_items(s->stored, st->x->owner, id->s, true, &st->history)) {
+        if (stored_runs(s->stored, st->x->owner, id->s))
+            return problem_set(p, 400, "previous_response_id",
+                               "Previous response with id '%.60s' is not complete.", id->s);
         p->code = "previous_response_not_found";
         return problem_set(p, 400, "previous_response_id",
                            "Previous response with id '%.60s' not found.", id->s);
@@ -403,13 +427,18 @@ static bool take_references(stream *st, problem *p)
     return ok;
 }
 
-/* Keeps a complete response before the client learns its id. */
-static void keep_response(stream *st)
+/* Keeps a complete response before the client learns its id. One of `background` is kept from its
+ * beginning, in each of its states; NULL: it is complete. */
+static void keep_response(stream *st, const char *state, const problem *failed)
 {
     str object = {0}, input = {0}, output = {0}, before = {0};
-    if (st->api != API_RESPONSES || !st->rq.store)
+    bool running = state && !failed;
+    if (st->api != API_RESPONSES || (!st->rq.store && !st->told))
         return;
-    responses_record(&st->a, &object, &input, &output);
+    st->queued = running && !strcmp(state, "queued");
+    responses_object(&st->a, state, failed, &object);
+    if (st->read)
+        responses_items(&st->a, &input, &output);
     if (st->history.n > 2)
         str_put(&before, st->history.at + 1, st->history.n - 2);
     if (!object.bad && !input.bad && !output.bad && !before.bad)
@@ -419,7 +448,11 @@ static void keep_response(stream *st)
                                                         .object = &object,
                                                         .input = &input,
                                                         .output = &output,
-                                                        .before = &before});
+                                                        .before = &before,
+                                                        .background = st->background,
+                                                        .running = running,
+                                                        .again = st->told});
+    st->told = st->background;
     str_free(&object);
     str_free(&input);
     str_free(&output);
@@ -540,8 +573,17 @@ static pick_state begin_stream(stream *st, int timeout_ms, problem *p)
 static pick_state begin_patiently(stream *st, problem *p)
 {
     int ping_ms = (int)st->x->s->o->ping_s * 1000;
-    pick_state picked = begin_stream(st, ping_ms > 0 ? ping_ms : -1, p);
+    pick_state picked = begin_stream(st, 0, p); /* reads the body */
     const jtree *asked = st->rq.body ? jtree_get(st->rq.body, "stream") : NULL;
+    st->background = st->api == API_RESPONSES && st->rq.body &&
+                     jtree_truthy(jtree_get(st->rq.body, "background"));
+    st->alone = st->background && !jtree_truthy(asked);
+    if (picked == PICK_WAITS && !st->alone)
+        picked = begin_stream(st, ping_ms > 0 ? ping_ms : -1, p);
+    if (picked == PICK_WAITS && st->alone) {
+        st->loading = true;
+        return picked;
+    }
     if (picked == PICK_WAITS && !jtree_truthy(asked))
         return begin_stream(st, -1, p);
     st->loading = picked == PICK_WAITS;
@@ -553,13 +595,18 @@ static bool begin_recording(stream *st, problem *p)
 {
     exchange *x = st->x;
     const char *name = x->header(x, "X-Conversation-Id");
-    bool background = jtree_truthy(jtree_get(st->rq.body, "background")); /* of responses alone */
-    if (st->d->type || (!name && !background))
+    if (st->d->type || (!name && !st->background))
         return true;
+    if (st->alone && !x->s->stored)
+        return problem_set(p, 400, "background",
+                           "'background' needs 'stream' here: this server keeps no responses "
+                           "(--responses)");
     if (name && (!*name || strlen(name) > RECORDING_NAME_MAX))
         return problem_set(p, 400, "X-Conversation-Id",
                            "X-Conversation-Id has %zu bytes: expected 1 to %d", strlen(name),
                            RECORDING_NAME_MAX);
+    if (st->alone && !stand_in(st))
+        return problem_set(p, 503, "", "no memory for a request");
     st->kept = recording_begin(x->s->recordings, x->owner, name, p);
     return st->kept != NULL;
 }
@@ -576,6 +623,25 @@ static void open_answer_stream(stream *st)
     x->status = 200;
     x->type = st->d->type ? st->d->type : "text/event-stream";
     x->stream = st;
+}
+
+/* The response, queued; the answer follows once it was sent. */
+static void answer_at_once(stream *st)
+{
+    exchange *x = st->x;
+    memcpy(st->id, st->a.id, sizeof st->id);
+    if (st->loading) {
+        st->rq.store = true; /* else reading the request fails */
+        recording_of_answer(st->kept, st->id);
+        keep_response(st, "queued", NULL);
+    } else {
+        begin_answer(st);
+        recording_add(st->kept, &st->out);
+    }
+    responses_object(&st->a, "queued", NULL, &x->out);
+    x->status = 200;
+    x->close = true;
+    x->rest = st;
 }
 
 void handle_generation(exchange *x, api_kind api)
@@ -610,9 +676,13 @@ void handle_generation(exchange *x, api_kind api)
         stream_close(st);
         return;
     }
-    if ((st->loading || st->rq.stream) && !begin_recording(st, &p)) {
+    if ((st->loading || st->rq.stream || st->alone) && !begin_recording(st, &p)) {
         reply_problem(x, &p);
         stream_close(st);
+        return;
+    }
+    if (st->alone) {
+        answer_at_once(st);
         return;
     }
     if (st->loading || st->rq.stream) {

@@ -18,7 +18,7 @@ struct node {
     node *parent;        /* the response before it, or NULL */
     int32_t n_refs;      /* one while it is listed, one of each child */
     int32_t owner;
-    bool listed;
+    bool listed, background, running;
     char id[ID_BYTES];
     double made_ms;
     str object, input, output;
@@ -130,8 +130,13 @@ static node *find(stored *s, int32_t owner, const char *id)
 
 static void keep(stored *s)
 {
-    while (s->oldest && (s->count > s->lim.count || s->bytes > s->lim.bytes))
-        unlist(s, s->oldest);
+    node *newer;
+    for (node *n = s->oldest; n && (s->count > s->lim.count || s->bytes > s->lim.bytes);
+         n = newer) {
+        newer = n->newer;
+        if (!n->running)
+            unlist(s, n);
+    }
 }
 
 /* Behind items that are there. */
@@ -141,27 +146,60 @@ static bool add(str *to, const str *from)
     return !to->bad;
 }
 
+/* What its request adds to the conversation. */
+static bool add_input(stored *s, node *n, const stored_response *r)
+{
+    n->parent = r->previous ? find(s, r->owner, r->previous) : NULL;
+    if (n->parent)
+        n->parent->n_refs++;
+    return (!r->previous || n->parent || add(&n->input, r->before)) && add(&n->input, r->input);
+}
+
+/* What a running response is now. Without memory it goes. */
+static void put_again(stored *s, const stored_response *r)
+{
+    str object = {0}, output = {0};
+    pthread_mutex_lock(&s->lock);
+    node *n = find(s, r->owner, r->id);
+    if (n && n->running) {
+        s->bytes -= size_of(n);
+        bool ok = add(&object, r->object) && add(&output, r->output) &&
+                  (n->parent || n->input.n || add_input(s, n, r));
+        str_free(&n->object);
+        str_free(&n->output);
+        n->object = object;
+        n->output = output;
+        n->running = r->running;
+        s->bytes += size_of(n);
+        if (ok)
+            keep(s);
+        else
+            unlist(s, n);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 void stored_put(stored *s, const stored_response *r)
 {
+    if (r->again) {
+        put_again(s, r);
+        return;
+    }
     node *n = mem_calloc(1, sizeof *n);
     if (!n)
         return;
     pthread_mutex_lock(&s->lock);
-    node *parent = r->previous ? find(s, r->owner, r->previous) : NULL;
-    bool ok = strlen(r->id) < sizeof n->id;
-    if (r->previous && !parent)
-        ok = ok && add(&n->input, r->before);
-    ok = ok && add(&n->object, r->object) && add(&n->input, r->input) && add(&n->output, r->output);
+    bool ok = strlen(r->id) < sizeof n->id && add(&n->object, r->object) && add_input(s, n, r) &&
+              add(&n->output, r->output);
     n->n_refs = 1;
     s->bytes += size_of(n);
     if (ok) {
         node **at = bucket_of(s, r->id);
         memcpy(n->id, r->id, strlen(r->id) + 1);
         n->owner = r->owner;
+        n->background = r->background;
+        n->running = r->running;
         n->made_ms = clock_ms();
-        n->parent = parent;
-        if (parent)
-            parent->n_refs++;
         n->chain = *at;
         *at = n;
         n->listed = true;
@@ -194,12 +232,67 @@ bool stored_remove(stored *s, int32_t owner, const char *id)
     return n != NULL;
 }
 
+/* The state is the object's fourth member (api_responses.c); the members before it hold no text of
+ * a client. */
+static bool say_cancelled(str *object)
+{
+    static const char key[] = "\"status\":\"";
+    str o = {0};
+    const char *text = str_text(object), *at = strstr(text, key);
+    const char *end = at ? strchr(at + sizeof key - 1, '"') : NULL;
+    if (!end)
+        return false;
+    str_put(&o, text, (size_t)(at - text) + sizeof key - 1);
+    str_puts(&o, "cancelled");
+    str_puts(&o, end);
+    if (o.bad) {
+        str_free(&o);
+        return false;
+    }
+    str_free(object);
+    *object = o;
+    return true;
+}
+
+stored_end stored_cancel(stored *s, int32_t owner, const char *id, str *object)
+{
+    stored_end end = STORED_NONE;
+    pthread_mutex_lock(&s->lock);
+    node *n = find(s, owner, id);
+    if (n && !n->background) {
+        end = STORED_NO_BACKGROUND;
+    } else if (n && !n->running) {
+        end = STORED_OVER;
+    } else if (n) {
+        s->bytes -= size_of(n);
+        object->bad |= !say_cancelled(&n->object);
+        s->bytes += size_of(n);
+        n->running = object->bad;
+        end = STORED_CANCELLED;
+    }
+    if (end >= STORED_OVER)
+        str_put(object, str_text(&n->object), n->object.n);
+    pthread_mutex_unlock(&s->lock);
+    return end;
+}
+
+bool stored_runs(stored *s, int32_t owner, const char *id)
+{
+    pthread_mutex_lock(&s->lock);
+    const node *n = find(s, owner, id);
+    bool runs = n && n->running;
+    pthread_mutex_unlock(&s->lock);
+    return runs;
+}
+
 /* The links lead from the newest to the oldest, and the items are wanted the other way round. */
 bool stored_items(stored *s, int32_t owner, const char *id, bool output, str *items)
 {
     pthread_mutex_lock(&s->lock);
     node *last = find(s, owner, id), **path;
     size_t n = 0;
+    if (last && output && last->running)
+        last = NULL;
     for (node *i = last; i; i = i->parent)
         n++;
     path = last ? mem_calloc(n, sizeof(node *)) : NULL;

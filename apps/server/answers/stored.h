@@ -3,7 +3,8 @@
  * In memory only, and bounded by count, bytes and age; the response used longest ago goes first. A
  * response belongs to the API key of its request, and no other key finds it. A response keeps its
  * own items and a link to the one before it; the texts of a removed response stay as long as later
- * ones need them. Thread-safe.
+ * ones need them. A response of `background` is here from the beginning, and replaced while its
+ * answer runs; no limit removes it meanwhile. Thread-safe.
  */
 #ifndef APPS_SERVER_STORED_H
 #define APPS_SERVER_STORED_H
@@ -27,6 +28,10 @@ typedef struct stored_response {
     const str *input;     /* its own items, separated by commas */
     const str *output;    /* the same */
     const str *before;    /* the items of `previous`, for the case that it has gone meanwhile */
+    bool background;      /* it may be cancelled */
+    bool running;         /* its answer is not over */
+    bool again;           /* it replaces the running one of its id. Where there is none, it was
+                             cancelled or removed, and nothing is kept */
 } stored_response;
 
 status stored_open(stored **s, const stored_limits *lim, err *e);
@@ -36,8 +41,13 @@ void stored_put(stored *s, const stored_response *r);
 /* False: no response of this id and owner. */
 bool stored_get(stored *s, int32_t owner, const char *id, str *object);
 bool stored_remove(stored *s, int32_t owner, const char *id);
+/* The response of `background` becomes a cancelled one if it runs. Its object is appended then, and
+ * if it was over before. */
+typedef enum { STORED_NONE, STORED_NO_BACKGROUND, STORED_OVER, STORED_CANCELLED } stored_end;
+stored_end stored_cancel(stored *s, int32_t owner, const char *id, str *object);
+bool stored_runs(stored *s, int32_t owner, const char *id);
 /* Appends the items of the conversation up to this response, separated by commas: those before it,
- * its input and, with `output`, what was answered. */
+ * its input and, with `output`, what was answered. With `output` a running response is none. */
 bool stored_items(stored *s, int32_t owner, const char *id, bool output, str *items);
 /* Appends the items with these ids, which are sorted by strcmp, separated by commas, in any order,
  * each once. */

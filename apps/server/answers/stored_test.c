@@ -15,7 +15,13 @@ static void put(stored *s, int32_t owner, const char *id, const char *previous, 
     str_puts(&input, in);
     str_puts(&output, out);
     str_puts(&before, "0");
-    stored_put(s, &(stored_response){id, owner, previous, &object, &input, &output, &before});
+    stored_put(s, &(stored_response){.id = id,
+                                     .owner = owner,
+                                     .previous = previous,
+                                     .object = &object,
+                                     .input = &input,
+                                     .output = &output,
+                                     .before = &before});
     str_free(&object);
     str_free(&input);
     str_free(&output);
@@ -106,4 +112,75 @@ TEST(stored_responses_are_bounded)
     CHECK(!count && !bytes);
     stored_close(s);
     str_free(&got);
+}
+
+static void put_running(stored *s, const char *id, const char *state, const char *previous,
+                        bool again)
+{
+    str object = {0}, input = {0}, none = {0};
+    str_printf(&object, "{\"id\":\"%s\",\"status\":\"%s\",\"text\":\"\\\"status\\\":\"}", id, state);
+    str_puts(&input, "7");
+    stored_put(s, &(stored_response){.id = id,
+                                     .previous = previous,
+                                     .object = &object,
+                                     .input = &input,
+                                     .output = &none,
+                                     .before = &none,
+                                     .background = true,
+                                     .running = !!strcmp(state, "completed"),
+                                     .again = again});
+    str_free(&object);
+    str_free(&input);
+}
+
+static bool has(stored *s, const char *id, const char *text)
+{
+    str o = {0};
+    bool found = stored_get(s, 0, id, &o) && strstr(o.at, text);
+    str_free(&o);
+    return found;
+}
+
+TEST(stored_responses_that_run_are_replaced)
+{
+    stored *s;
+    err e = {0};
+    str o = {0};
+    int64_t count;
+    uint64_t bytes;
+    CHECK_OK(stored_open(&s, &(stored_limits){2, 1 << 20}, &e), e);
+    put_running(s, "r", "queued", NULL, false);
+    for (int i = 0; i < 5; i++) { /* no limit removes it */
+        char id[8];
+        snprintf(id, sizeof id, "%d", i);
+        put(s, 0, id, NULL, "1", "2");
+    }
+    CHECK(has(s, "r", "queued") && stored_runs(s, 0, "r") && !stored_runs(s, 1, "r"));
+    CHECK(!stored_items(s, 0, "r", true, &o) && !o.n);
+    expect(s, "r", false, "7");
+    CHECK_EQ(stored_cancel(s, 1, "r", &o), STORED_NONE);
+    CHECK_EQ(stored_cancel(s, 0, "4", &o), STORED_NO_BACKGROUND);
+    put_running(s, "r", "in_progress", NULL, true);
+    CHECK(has(s, "r", "in_progress"));
+    put_running(s, "r", "completed", NULL, true);
+    CHECK(has(s, "r", "completed") && !stored_runs(s, 0, "r"));
+    expect(s, "r", true, "7");
+    CHECK_EQ(stored_cancel(s, 0, "r", &o), STORED_OVER);
+    CHECK(strstr(o.at, "completed"));
+    str_cut(&o, 0);
+    /* What was cancelled or removed stays so. */
+    put_running(s, "c", "queued", "4", false);
+    CHECK_EQ(stored_cancel(s, 0, "c", &o), STORED_CANCELLED);
+    CHECK_STR(o.at, "{\"id\":\"c\",\"status\":\"cancelled\",\"text\":\"\\\"status\\\":\"}");
+    put_running(s, "c", "completed", "4", true);
+    CHECK(has(s, "c", "cancelled"));
+    expect(s, "c", true, "1,2,7");
+    put_running(s, "d", "queued", NULL, false);
+    CHECK(stored_remove(s, 0, "d"));
+    put_running(s, "d", "completed", NULL, true);
+    CHECK(!has(s, "d", ""));
+    stored_count(s, &count, &bytes);
+    CHECK_EQ(count, 1); /* "c": the others made room for "d" */
+    stored_close(s);
+    str_free(&o);
 }

@@ -197,9 +197,11 @@ const dialect *dialect_of(api_kind api);
 /* ollama's answer to a request without a prompt. */
 void ollama_loaded(const answer *a, str *o);
 void ollama_error(const problem *p, str *o);
-/* What is kept of a complete answer of /v1/responses: the object; its items and those of the
- * request, separated by commas. */
-void responses_record(const answer *a, str *object, str *input, str *output);
+/* What is kept of an answer of /v1/responses: the object, in a state (NULL: its answer is over)...
+ */
+void responses_object(const answer *a, const char *state, const problem *failed, str *o);
+/* ...the items of its request, which was read, and those of the answer, separated by commas. */
+void responses_items(const answer *a, str *input, str *output);
 
 /* ---- What OpenAI's dialects share ---- */
 

@@ -584,7 +584,8 @@ TEST(answers_cut_inside_a_call)
             CHECK(!strstr(r.stream.at, "function_call_arguments.done"));
             CHECK_MSG(strstr(end, "\"status\":\"incomplete\""), "%s", end);
             CHECK(!strstr(behind(end, "\"output\":["), "\"status\":\"completed\""));
-            responses_record(&r.a, &object, &input, &output);
+            responses_object(&r.a, NULL, NULL, &object);
+            responses_items(&r.a, &input, &output);
             CHECK_STR(str_text(&output), "");
         }
         for (int j = 0; j < 3; j++)
@@ -619,7 +620,8 @@ TEST(answers_go_on_behind_a_broken_call)
         if (api == 0)
             CHECK(strstr(r.stream.at, "\"tool_calls\":[{\"index\":1,\"id\":"));
         if (api == 1) {
-            responses_record(&r.a, &object, &input, &output);
+            responses_object(&r.a, NULL, NULL, &object);
+            responses_items(&r.a, &input, &output);
             CHECK_EQ(count_of(str_text(&output), "\"function_call\""), 1);
             CHECK_EQ(count_of(str_text(&object), "\"function_call\""), 2); /* places stay valid */
         }

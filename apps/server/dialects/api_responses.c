@@ -189,7 +189,7 @@ static void put_output_items(const answer *a, bool calls, str *o)
 
 static void put_response_object(const answer *a, const char *state, const problem *failed, str *o)
 {
-    bool over = strcmp(state, "in_progress") != 0;
+    bool over = strcmp(state, "in_progress") != 0 && strcmp(state, "queued") != 0;
     json_open(o, NULL, '{');
     json_text(o, "id", a->id);
     json_text(o, "object", "response");
@@ -210,6 +210,7 @@ static void put_response_object(const answer *a, const char *state, const proble
     } else {
         json_nothing(o, "incomplete_details");
     }
+    json_bool(o, "background", jtree_truthy(jtree_get(a->rq->body, "background")));
     put_echo(a, "instructions", "null", o);
     put_echo(a, "max_output_tokens", "null", o);
     json_text(o, "model", model_name(a));
@@ -236,9 +237,19 @@ static void put_response_object(const answer *a, const char *state, const proble
     json_close(o, "}");
 }
 
+static const char *end_state(const answer *a)
+{
+    return was_cut(a) ? "incomplete" : "completed";
+}
+
 static void responses_whole(answer *a, str *o)
 {
-    put_response_object(a, was_cut(a) ? "incomplete" : "completed", NULL, o);
+    put_response_object(a, end_state(a), NULL, o);
+}
+
+void responses_object(const answer *a, const char *state, const problem *failed, str *o)
+{
+    put_response_object(a, state ? state : end_state(a), failed, o);
 }
 
 /* ---- Keeping ---- */
@@ -291,10 +302,9 @@ static void put_input_text(const jtree *text, str *o)
     json_close(o, "}");
 }
 
-void responses_record(const answer *a, str *object, str *input, str *output)
+void responses_items(const answer *a, str *input, str *output)
 {
     const jtree *in = jtree_get(a->rq->body, "input");
-    put_response_object(a, was_cut(a) ? "incomplete" : "completed", NULL, object);
     put_output_items(a, false, output);
     if (in->kind == JTREE_STRING)
         put_input_text(in, input);
@@ -455,8 +465,7 @@ static void responses_end(answer *a, str *o)
 {
     bool cut = was_cut(a);
     close_item(a, o);
-    tell_response(a, cut ? "response.incomplete" : "response.completed",
-                  cut ? "incomplete" : "completed", NULL, o);
+    tell_response(a, cut ? "response.incomplete" : "response.completed", end_state(a), NULL, o);
 }
 
 static void responses_fail(answer *a, const problem *p, str *o)

@@ -412,11 +412,9 @@ static bool read_memory(request *rq, problem *p)
         !field_bool(p, rq->body, "store", &rq->store) ||
         !field_text(p, rq->body, "previous_response_id", &rq->previous))
         return false;
-    return !rq->background || rq->stream ||
-           problem_set(
-               p, 400, "background",
-               "'background' needs 'stream': the answer goes on when the client leaves, and "
-               "GET /v1/responses/{id}?stream=true continues it");
+    return !rq->background || rq->store ||
+           problem_set(p, 400, "background",
+                       "'background' needs 'store': its client asks for the response later");
 }
 
 static bool read_include(request *rq, problem *p)

@@ -76,8 +76,9 @@ static const known_field fields[] = {
      "text: A stored response that this one continues. Its instructions are not carried over."},
     {"conversation", RESP, READ, "=null"},
     {"background", RESP, READ,
-     "bool: With stream: the answer goes on when its client leaves, and GET "
-     "/v1/responses/{id}?stream=true continues it."},
+     "bool: The answer goes on without its client. GET /v1/responses/{id} says how far it is, with "
+     "?stream=true it is streamed, and POST /v1/responses/{id}/cancel ends it. Without stream "
+     "the response comes at once, queued."},
     /* The shape of the response. */
     {"stream", ALL, READ, "bool"},
     {"stream_options", OPEN, READ, "StreamOptions"},

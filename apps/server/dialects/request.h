@@ -208,7 +208,7 @@ typedef struct request {
 
     /* /v1/responses. */
     int64_t ping_s;       /* silence of a stream before a ping; -1 and 0: none */
-    bool background;      /* the answer goes on without its client */
+    bool background;      /* the answer goes on without its client; needs store */
     bool store;           /* the client lets the response be kept */
     const char *previous; /* previous_response_id, or NULL */
     /* Set by the caller: the items of that conversation, and those of the store that item_reference

@@ -50,6 +50,7 @@ typedef struct exchange {
     const char *encoding, *tag, *policy;
     struct stream *stream;
     const struct feed *feed; /* instead of stream: another source of bytes */
+    struct stream *rest;     /* goes on, unread, after `out` was sent; needs `close` */
     int retry_s;
     bool close; /* closes the connection after the answer */
     /* For the log. */

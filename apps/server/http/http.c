@@ -490,6 +490,9 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
         return;
     exchange *x = &q->x;
     stream_close(x->stream);
+    if (x->rest)
+        shutdown(x->fd, SHUT_WR); /* the answer was sent; its client may read to the end */
+    stream_close(x->rest);
     if (x->feed)
         x->feed->close(x->feed);
     exchange_release(x);
