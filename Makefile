@@ -309,7 +309,7 @@ $(addprefix $(EMU)/backend/cuda/,matmul_rows.cu.o matmul_experts.cu.o split8.cu.
 $(EMU)/%.cu.o: %.cu tests/cuda/emu.h tests/cuda/emu_calls.h $(BUILD)/emulator
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -MMD -MP -include tests/cuda/emu.h $(EMU_CALLS) -x c++ -c -o $@ $<
-$(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h $(BUILD)/emulator
+$(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h tests/cuda/emu_trace.h $(BUILD)/emulator
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -c -o $@ $<
 

@@ -824,8 +824,22 @@ static mat carried(pass *p, int32_t from, mat x)
     if (!pass_shapes(p, "cross", x.stride == mat_width(x)))
         return (mat){0};
     mat y = pass_mat(p, x.rows, x.heads, x.cols);
-    pass_carry(p, from, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at);
+    pass_carry(p, from, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at, false);
     return y;
+}
+
+/* The same into one of two buffers, by turns: the sender fills one while the device is at the
+ * chunk in the other. */
+static mat carried_by_turns(pass *p, int32_t from, mat x, bool early)
+{
+    if (!pass_shapes(p, "cross", x.stride == mat_width(x)))
+        return (mat){0};
+    mat y[2];
+    for (int i = 0; i < 2; i++)
+        y[i] = pass_mat(p, x.rows, x.heads, x.cols);
+    mat to = y[p->side[p->here].turn];
+    pass_carry(p, from, to.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at, early);
+    return to;
 }
 
 void op_cross(pass *p, int32_t side, mat *const *x, int32_t n)
@@ -834,9 +848,12 @@ void op_cross(pass *p, int32_t side, mat *const *x, int32_t n)
     if (side == from)
         return;
     pass_turn(p, side);
+    /* The first that a side gets. Only two devices of a kind work at the same time. */
+    bool first = !p->side[p->here].at && p->dev->kind == p->side[from].dev->kind;
     for (int32_t i = 0; i < n && !pass_failed(p); i++)
         if (x[i]->rows)
-            *x[i] = carried(p, from, *x[i]);
+            *x[i] = first ? carried_by_turns(p, from, *x[i], p->side[p->here].early)
+                          : carried(p, from, *x[i]);
     pass_next_leg(p, from);
 }
 
@@ -852,8 +869,8 @@ visit op_visit(pass *p, int32_t side, mat *x, routing *r)
     size_t n = (size_t)there.rows * (size_t)there.k;
     r->id = pass_temp(p, n * sizeof *r->id);
     r->weight = pass_temp(p, n * sizeof *r->weight);
-    pass_carry(p, v.from, r->id, there.id, n * sizeof *r->id);
-    pass_carry(p, v.from, r->weight, there.weight, n * sizeof *r->weight);
+    pass_carry(p, v.from, r->id, there.id, n * sizeof *r->id, false);
+    pass_carry(p, v.from, r->weight, there.weight, n * sizeof *r->weight, false);
     return v;
 }
 

@@ -408,6 +408,8 @@ struct device {
     bool prompts_apart;  /* rows of prompts and rows of answers round differently: a pass has rows
                             of one kind, and step.prompt says which */
     int32_t chunk_rows;  /* a good prefill chunk */
+    int32_t n_ahead;     /* passes that the host may enqueue before the first of them begins; where
+                            devices share the layers, all of them want to be at work. 0: a few */
     uint32_t acts;       /* bit k: it computes the activation of act_kind k */
     bool select_timed;   /* block selection was timed on such devices: "auto" may choose it */
     int32_t number;      /* devices of one kind with equal numbers share their memory */
@@ -432,8 +434,9 @@ struct device {
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
     /* Copies to memory of another device of this kind: after what both have been given so far, before
-     * what they are given later. Not waited for. NULL: copies go through the host. */
-    void (*send)(device *d, device *other, void *to, const void *at, size_t n_bytes);
+     * what they are given later. early: the other's last pass does not use `to`, so the copy does not
+     * wait for the end of that pass. Not waited for. NULL: copies go through the host. */
+    void (*send)(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early);
     /* What d is given later begins when what `before` has been given so far has ended. NULL as send.
      */
     void (*follow)(device *d, device *before);

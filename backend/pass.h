@@ -108,10 +108,16 @@ typedef struct pass_side {
     size_t scratch_bytes;
     size_t at, peak;       /* bytes in use; their maximum */
     bool replayed;         /* the leg under way is: its ops take scratch, no more */
+    /* Which of two buffers takes what crosses to this side (op_cross). The device's `begin` changes
+     * it from chunk to chunk of a prompt. early: the chunk before used the other one, and nothing
+     * else has run on the device since. */
+    int8_t turn;
+    bool early;
     mat y;                 /* what that recording gives */
     size_t lowest;         /* the lowest mark of a release since a device set it to SIZE_MAX
                               (activation_copies.c) */
     page_query_size query; /* a tally of a dry pass */
+    uint64_t crossed;      /* bytes that come from other sides: a tally of a dry pass */
 } pass_side;
 
 typedef struct pass {
@@ -162,8 +168,9 @@ void pass_next_leg(pass *p, int32_t from);
 mat pass_last_leg(pass *p, mat y);
 /* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);
-/* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. */
-void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes);
+/* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. early: as in
+ * device.send. */
+void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes, bool early);
 static inline bool pass_failed(const pass *p)
 {
     return p->e.status != OK;

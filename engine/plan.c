@@ -224,6 +224,8 @@ static status add_pass(const carat_model *m, const pass_taps *taps, const kv_lay
             c.side[i].scratch_bytes = worst->side[i].scratch_bytes;
         if (c.side[i].query.layers < worst->side[i].query.layers)
             c.side[i].query = worst->side[i].query;
+        if (c.side[i].crossing_bytes < worst->side[i].crossing_bytes)
+            c.side[i].crossing_bytes = worst->side[i].crossing_bytes;
     }
     *worst = c; /* all else is the same for every pass */
     return OK;

@@ -575,6 +575,9 @@ static status plan_pass_of(const model *m, device *dev, const kv_layout *kv, ste
             c->side[i].scratch_bytes = p.side[i].peak;
         if (c->side[i].query.layers < p.side[i].query.layers)
             c->side[i].query = p.side[i].query;
+        uint64_t crossing = p.side[i].crossed / (uint64_t)st.all.n;
+        c->side[i].crossing_bytes =
+            crossing > c->side[i].crossing_bytes ? crossing : c->side[i].crossing_bytes;
     }
     return OK;
 }
@@ -701,7 +704,7 @@ mat model_run(pass *p, const model *m, const kv_layout *kv, model_layer_fn *laye
  * overlap, and legs wait for each other. */
 static bool may_be_recorded(const pass *p)
 {
-    bool can = !p->dry && (p->n_sides == 1 || (!p->st->prompt && !p->n_watch));
+    bool can = !p->dry && (p->n_sides == 1 || !p->st->prompt);
     for (int32_t i = 0; i < p->n_sides; i++)
         can = can && p->side[i].dev->replay && (p->n_sides == 1 || p->side[i].dev->follow);
     return can;

@@ -149,6 +149,7 @@ typedef struct model_side_costs {
     uint64_t table_bytes;                 /* of the computed tables */
     uint64_t file_bytes;                  /* of its weights in the file */
     page_query_size query;                /* of a row with logits */
+    uint64_t crossing_bytes;              /* that come from other sides, for a row */
 } model_side_costs;
 
 /* The costs of a pass of `rows` rows, `outs` of them with logits. */

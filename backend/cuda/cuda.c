@@ -7,6 +7,7 @@
 #include "backend/cuda/offload.h"
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/page_rescore_int.h"
+#include "backend/cuda/plan_only.h"
 #include "backend/experts.h"
 #include "base/mem.h"
 
@@ -17,6 +18,7 @@
 enum {
     BOUNCE_BYTES = 2 << 20, /* logits of one row: 1 MiB */
     KV_BUCKET_MIN = 1024,
+    STALL_MS = 20000, /* the longest chunk of a prompt takes a few seconds of a slow GPU */
     RESERVE_BYTES = 512 << 20 /* for the driver, recorded passes, and the raw bytes of loading */
 };
 
@@ -49,7 +51,9 @@ static void cuda_release(device *d, void *p, size_t n_bytes)
     if (!p)
         return;
     cuda_settle(c);
-    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "waiting for the device");
+    cuda_await(c, NULL, "waiting for the device");
+    if (c->stalled) /* the memory is lost until the process ends */
+        return;
     cuda_graphs_drop(c);
     cuda_ok(c, NULL, cudaFree(p), "releasing memory");
     atomic_fetch_sub_explicit(&c->n_bytes, n_bytes, memory_order_relaxed);
@@ -78,7 +82,7 @@ static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
     }
     cuda_ok(c, NULL, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, c->stream),
             "copying to the device");
-    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "copying to the device");
+    cuda_await(c, NULL, "copying to the device");
 }
 
 /* Through a pinned buffer where it fits; the driver's way for pageable memory is slower. */
@@ -89,8 +93,7 @@ static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
     void *at = n_bytes <= BOUNCE_BYTES && c->bounce ? c->bounce : to;
     cuda_ok(c, NULL, cudaMemcpyAsync(at, from, n_bytes, cudaMemcpyDeviceToHost, c->stream),
             "copying from the device");
-    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing");
-    if (at != to)
+    if (cuda_await(c, NULL, "computing") && at != to)
         memcpy(to, at, n_bytes);
 }
 
@@ -119,7 +122,7 @@ static void cuda_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, in
         }
         cu_sift(c->stream, rows, n, c->maxima, c->sift);
         if (!cuda_ok(c, NULL, cudaGetLastError(), "sifting logits") ||
-            !cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing"))
+            !cuda_await(c, NULL, "computing"))
             return;
         for (int32_t i = 0; i < rows.n; i++)
             take_sifted(&c->sift[i], &want[first + i], cap);
@@ -175,7 +178,7 @@ static void cuda_wait(device *d)
 {
     cuda_device *c = cuda_select(d);
     cuda_settle(c);
-    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing");
+    cuda_await(c, NULL, "computing");
 }
 
 static status cuda_failed(const device *d, err *e)
@@ -197,15 +200,25 @@ static size_t step_need(const step *st)
            rows * (MASKS + LISTS) + (size_t)(st->out.n + st->all.n) * 4 + 64;
 }
 
+/* As many passes may be under way as devices share the layers, and one more. */
+static int step_buffers(const cuda_device *c)
+{
+    enum { ALONE = 4 };
+    int n = c->dev.n_ahead > ALONE ? c->dev.n_ahead : ALONE;
+    return n < STEP_BUFFERS ? n : STEP_BUFFERS;
+}
+
 static bool room_for_step(cuda_device *c, size_t n_bytes)
 {
-    if (n_bytes <= c->step_bytes)
+    const int n_buffers = step_buffers(c);
+    if (n_bytes <= c->step_bytes && c->step_host[n_buffers - 1])
         return true;
-    cudaStreamSynchronize(c->stream);
+    if (!cuda_await(c, NULL, "waiting for the device"))
+        return false;
     cuda_graphs_drop(c);
     n_bytes = n_bytes < 1 << 20 ? 1 << 20 : 2 * n_bytes;
     void *p = NULL;
-    for (int i = 0; i < STEP_BUFFERS; i++) {
+    for (int i = 0; i < n_buffers; i++) {
         if (c->step_host[i])
             cudaFreeHost(c->step_host[i]);
         c->step_host[i] = NULL;
@@ -341,13 +354,14 @@ static void cuda_begin(device *d, pass *p)
         err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
         return;
     }
+    cuda_take_turn(c, p);
     if (!room_for_step(c, step_need(st))) {
         cudaGetLastError();
         err_memory(&p->e, "the step", step_need(st));
         return;
     }
-    int turn = c->step_turn++ % STEP_BUFFERS;
-    if (!cuda_ok(c, p, cudaEventSynchronize(c->step_done[turn]), "waiting for the device"))
+    int turn = c->step_turn++ % step_buffers(c);
+    if (!cuda_await_event(c, p, c->step_done[turn], "waiting for the device"))
         return;
     packer k = {c->step_host[turn], c->step_at, 0};
     dev_kv_base *kv = (dev_kv_base *)k.host;
@@ -400,6 +414,9 @@ static void cuda_close(device *d)
         return;
     }
     cuda_select(d);
+    cuda_part(c);
+    if (c->stalled) /* whatever frees memory waits for the GPU */
+        return;
     if (c->stream || c->step_done[0])
         cuda_loading_free(c);
     cuda_expert_ops.close(d);
@@ -414,6 +431,11 @@ static void cuda_close(device *d)
             cudaEventDestroy(c->pinned_done[i]);
     if (c->here)
         cudaEventDestroy(c->here);
+    if (c->ended)
+        cudaEventDestroy(c->ended);
+    for (int i = 0; i < 2; i++)
+        if (c->chunks.begun[i])
+            cudaEventDestroy(c->chunks.begun[i]);
     if (c->step_at)
         cudaFree(c->step_at);
     cuda_graphs_drop(c);
@@ -476,6 +498,14 @@ void cuda_choose_kernels(cuda_device *c)
     c->read_bytes = (size_t)READ_MIB << 20;
 }
 
+int32_t device_count_cuda(void)
+{
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess)
+        cudaGetLastError();
+    return n > 0 ? n : 0;
+}
+
 static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
 {
     const int32_t which = opt->device;
@@ -502,7 +532,8 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     if (st)
         return st;
     cuda_select(&c->dev);
-    const char *library = getenv("CARAT_CUBLASLT");
+    const char *library = getenv("CARAT_CUBLASLT"), *peers = getenv("CARAT_PEERS");
+    c->no_peers = peers && !strcmp(peers, "off");
     if (!(c->blas = cuda_blas_open(!library || strcmp(library, "off"))))
         return err_memory(e, "the CUDA device", sizeof *c);
     const char *slow = c->facts.wgmma ? "no cuBLASLt: slower prompts" : "no cuBLASLt";
@@ -518,6 +549,10 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
         r = cudaEventCreateWithFlags(&c->pinned_done[i], cudaEventDisableTiming);
     if (!r)
         r = cudaEventCreateWithFlags(&c->here, cudaEventDisableTiming);
+    if (!r)
+        r = cudaEventCreateWithFlags(&c->ended, cudaEventDisableTiming);
+    for (int i = 0; i < 2 && !r; i++)
+        r = cudaEventCreateWithFlags(&c->chunks.begun[i], cudaEventDisableTiming);
     if (!r)
         r = cudaMallocHost(&c->bounce, BOUNCE_BYTES);
     if (!r)
@@ -553,6 +588,7 @@ cuda_device *cuda_new_device(void)
     if (!c)
         return NULL;
     c->plan_only = true;
+    c->stall_ms = STALL_MS;
     c->dev = (device){
         .op = &cuda_ops,
         .kind = DEVICE_CUDA,

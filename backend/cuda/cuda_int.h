@@ -36,7 +36,7 @@
 #include <stdatomic.h>
 
 enum { READ_MIB = 4096 /* much more than any cache */ };
-enum { ACTIVATION_COPIES = 8, STEP_BUFFERS = 4, TICKETS = 4096 };
+enum { ACTIVATION_COPIES = 8, STEP_BUFFERS = PASS_SIDES_MAX + 1, TICKETS = 4096 };
 
 /* A rowset on the device. */
 typedef struct step_rows {
@@ -88,10 +88,21 @@ typedef struct stats_place {
     int16_t seq, il;
 } stats_place;
 
+/* peers.c: the last pass of the device, if it was a chunk of a prompt (rows 0: it was not). Where
+ * chunks of a kind follow each other, what crosses to the device has two places by turns. */
+typedef struct chunk_turns {
+    const void *scratch;
+    int32_t rows;
+    int8_t turn;
+    uint32_t n;           /* chunks so far */
+    cudaEvent_t begun[2]; /* the beginning of chunk n - 1 is begun[n - 1 & 1] */
+} chunk_turns;
+
 /* A pass that was recorded, or seen once. All that its kernels were given depends on these alone.
  */
 typedef struct graph_key {
-    const void *model, *kv, *scratch;
+    const void *model, *kv;
+    const void *scratch[PASS_SIDES_MAX]; /* of every side: a leg ends with a copy to the next one */
     int32_t leg, rows, outs, n_seqs, kv_bucket[STORE_KINDS], kv_least[STORE_KINDS];
     bool tree, counted;        /* counted: what attention leaves out is */
     bool far;                  /* rows have keys enough to drop tiles in every store (skip.c) */
@@ -135,6 +146,13 @@ typedef struct cuda_device {
     bool plan_only; /* there is no GPU behind it: plans and dry passes alone */
     bool broken;    /* a CUDA call failed; said once more in every later pass */
     err broken_why;
+    /* Of devices that share a model's layers (stall.c). The one that sends to this one, and the one
+     * that it sends to; NULL: none has. stalled: the GPU does not go on, so nothing may wait for it,
+     * and nothing of its memory can be freed. */
+    struct cuda_device *before, *after;
+    bool stalled;
+    int32_t stall_ms; /* without progress; checks set it */
+    cudaEvent_t ended;
     int32_t shared_max;
     split_limits split;
     bool can_hopper, hopper; /* files *_hopper.cu run here; they are used */
@@ -152,6 +170,8 @@ typedef struct cuda_device {
     int32_t step_turn;
     cudaEvent_t here; /* in the stream, for other devices to wait for (peers.c) */
     uint64_t peers;   /* bit k: copies reach GPU k directly, or never will */
+    bool no_peers;    /* CARAT_PEERS=off: they go through the host, as between consumer boards */
+    chunk_turns chunks;
     step_rows rows_all, rows_out; /* as uploaded for the pass under way */
     const dev_kv_base *kv;
     dev_recur recur;
@@ -233,6 +253,12 @@ cuda_device *cuda_select(const device *d);
 /* Keeps a failure of the runtime, in the device and in the pass, if there is one. True if r is
  * OK. */
 bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
+
+/* stall.c: waits until the stream, or the event, has been reached. False: a failure, kept as by
+ * cuda_ok. Where devices share a model, one that makes no progress is a failure of all of them. */
+bool cuda_await(cuda_device *c, pass *p, const char *doing);
+bool cuda_await_event(cuda_device *c, pass *p, cudaEvent_t event, const char *doing);
+void cuda_part(cuda_device *c); /* before it is closed: no other device refers to it */
 
 /* weights.c */
 packed cuda_view(const weight *w);       /* of w->packed */
@@ -333,7 +359,8 @@ void cuda_pins_wait(cuda_pins *k, const char *at); /* until the block with this 
 
 /* peers.c */
 void cuda_follow(device *d, device *before);
-void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes);
+void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early);
+void cuda_take_turn(cuda_device *c, pass *p); /* of the side that p was given last; in `begin` */
 
 /* kernels.c */
 kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, size_t cap);

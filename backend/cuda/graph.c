@@ -2,7 +2,7 @@
  * launches.
  *
  * Between two passes with equal keys only the step block changes, and it has a fixed address. The
- * kernels' arguments depend on the key alone: model, layout, scratch, counts of rows, the number of
+ * kernels' arguments depend on the key alone: model, layout, scratch of every side, counts of rows, the number of
  * chunks of keys that the grids of attention cover (powers of two), the addresses of the taps, and
  * the rows that a page_watch looks at, what attention leaves out of each sequence, and which rows
  * have which adapters.
@@ -48,8 +48,8 @@ static bool on_main(const pass_taps *taps)
 
 static bool same_graph_key(const graph_key *a, const graph_key *b)
 {
-    return a->model == b->model && a->kv == b->kv && a->scratch == b->scratch &&
-           a->leg == b->leg && a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
+    return a->model == b->model && a->kv == b->kv &&
+           !memcmp(a->scratch, b->scratch, sizeof a->scratch) && a->leg == b->leg && a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
            !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) &&
            !memcmp(a->kv_least, b->kv_least, sizeof a->kv_least) && a->tree == b->tree &&
            !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted &&
@@ -104,13 +104,14 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         return false;
     graph_key k = {.model = model,
                    .kv = kv,
-                   .scratch = p->side[p->here].scratch,
                    .leg = p->n_legs,
                    .rows = st->all.n,
                    .outs = st->out.n,
                    .n_seqs = st->n_seqs,
                    .lora = lora_rows_key(p),
                    .tree = st->all.seen != NULL};
+    for (int32_t i = 0; i < p->n_sides; i++)
+        k.scratch[i] = p->side[i].scratch;
     memcpy(k.kv_bucket, c->kv_bucket, sizeof k.kv_bucket);
     memcpy(k.kv_least, c->kv_least, sizeof k.kv_least);
     if (p->taps)

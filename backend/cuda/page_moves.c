@@ -90,7 +90,7 @@ static void moves_close(void *self)
     cudaStream_t stream[] = {k->out, k->in};
     cudaEvent_t event[] = {k->passed, k->joined};
     for (int i = 0; i < 2; i++)
-        if (stream[i])
+        if (stream[i] && !k->c->stalled)
             fine(cudaStreamSynchronize(stream[i]));
     for (int32_t i = 0; i < k->n; i++)
         if (k->move[i].copied)
@@ -230,7 +230,11 @@ static page_state moves_state(void *self, int32_t move, bool wait)
     if (m->state != PAGE_MOVING)
         return m->state;
     cuda_select(&k->c->dev);
-    cudaError_t r = wait ? cudaEventSynchronize(m->copied) : cudaEventQuery(m->copied);
+    if (wait)
+        cuda_await_event(k->c, NULL, m->copied, "copying pages of keys");
+    cudaError_t r = cudaEventQuery(m->copied);
+    if (wait && r == cudaErrorNotReady)
+        r = cudaErrorInvalidValue;
     if (r == cudaErrorNotReady)
         cudaGetLastError();
     else

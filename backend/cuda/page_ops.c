@@ -74,8 +74,8 @@ bool cuda_watched_rows(const pass *p, watched_rows *to)
     if (p->n_watch != 1)
         return false;
     *to = (watched_rows){.sums = w->sums,
-                         .score = w->score[PASS_MAIN],
-                         .room = w->room[PASS_MAIN],
+                         .score = w->score[p->here],
+                         .room = w->room[p->here],
                          .all = next_run(&st->all, w, 0),
                          .out = next_run(&st->out, w, 0)};
     return !next_run(&st->all, w, to->all.first + to->all.n).n &&

@@ -5,8 +5,13 @@
  *
  * The sender waits until the receiver has read the memory that the copy overwrites. Streams wait
  * for events; the host does not wait. Chunks of a prompt follow each other: while the receiver
- * computes one, the sender computes the next. GPUs that reach each other's memory copy directly;
- * for others the driver copies through the host.
+ * computes one, the sender computes the next. What crosses has two places in the receiver's
+ * scratch, by turns. So the copy of chunk i + 1 waits for the end of chunk i - 1, not of chunk i:
+ *
+ *     stream of the sender      | chunk 2 | copy to B | chunk 3      | copy to A | ...
+ *     stream of the receiver    | chunk 1, in A       | chunk 2, in B            | chunk 3, in A
+ *
+ * GPUs that reach each other's memory copy directly; for others the driver copies through the host.
  */
 #include "backend/cuda/cuda_int.h"
 
@@ -15,12 +20,34 @@ static void meet(cuda_device *c, const cuda_device *other)
 {
     const uint64_t bit = other->gpu < 64 ? (uint64_t)1 << other->gpu : 0;
     int can = 0;
-    if (other->gpu == c->gpu || (c->peers & bit))
+    if (other->gpu == c->gpu || c->no_peers || (c->peers & bit))
         return;
     c->peers |= bit;
     if (cudaDeviceCanAccessPeer(&can, c->gpu, other->gpu) != cudaSuccess ||
         (can && cudaDeviceEnablePeerAccess(other->gpu, 0) != cudaSuccess))
         cudaGetLastError(); /* or another device has enabled it */
+}
+
+void cuda_take_turn(cuda_device *c, pass *p)
+{
+    pass_side *s = &p->side[p->n_sides - 1];
+    chunk_turns *t = &c->chunks;
+    const int32_t rows = p->st->prompt ? p->st->all.n : 0;
+    s->early = rows && rows == t->rows && s->scratch == t->scratch;
+    s->turn = s->early && !t->turn;
+    t->scratch = s->scratch;
+    t->rows = rows;
+    t->turn = s->turn;
+    if (rows)
+        cuda_ok(c, p, cudaEventRecord(t->begun[t->n++ & 1], c->stream), "ordering devices");
+}
+
+/* d's stream waits for the end of the last pass but one of `other`, which is the beginning of its
+ * last one. The pass under way has begun there too, and has done nothing. */
+static void follow_last_but_one(cuda_device *c, const cuda_device *other)
+{
+    const chunk_turns *t = &other->chunks;
+    cuda_ok(c, NULL, cudaStreamWaitEvent(c->stream, t->begun[t->n & 1], 0), "ordering devices");
 }
 
 void cuda_follow(device *d, device *before)
@@ -32,14 +59,18 @@ void cuda_follow(device *d, device *before)
 
 /* A recording has the copy and no events. The recorded pass is ordered behind all earlier
  * work of the receiver, whose next leg follows the recording (pass_next_leg). */
-void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes)
+void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early)
 {
     cuda_device *c = d->self, *there = other->self;
     cuda_settle(there);
     cuda_wrote(there, to, n_bytes);
     cuda_settle(c);
     meet(c, there);
-    if (!c->recording)
+    there->before = c;
+    c->after = there;
+    if (!c->recording && early)
+        follow_last_but_one(c, there);
+    else if (!c->recording)
         cuda_follow(d, other);
     cuda_ok(c, NULL, cudaMemcpyAsync(to, at, n_bytes, cudaMemcpyDefault, c->stream),
             "copying to another GPU");

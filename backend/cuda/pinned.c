@@ -307,9 +307,10 @@ static pin *find(cuda_pins *k, const char *at)
 
 void cuda_host_free(device *d, void *at, size_t n_bytes)
 {
-    cuda_pins *k = ((cuda_device *)d->self)->pins;
+    cuda_device *c = d->self;
+    cuda_pins *k = c->pins;
     (void)n_bytes;
-    if (!at)
+    if (!at || c->stalled) /* a copy to it may be under way for ever */
         return;
     pthread_mutex_lock(&k->lock);
     pin *p = find(k, at);
@@ -360,5 +361,5 @@ void cuda_moved(device *d)
 {
     cuda_device *c = cuda_select(d);
     cuda_settle(c);
-    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "moving keys and values");
+    cuda_await(c, NULL, "moving keys and values");
 }

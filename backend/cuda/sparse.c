@@ -260,7 +260,7 @@ void cuda_take_stats(cuda_device *c, pass *p)
             cudaMemcpyAsync(c->stats_host, c->stats_at, n_bytes, cudaMemcpyDeviceToHost, c->stream),
             "reading what attention left out") ||
         !cuda_ok(c, p, cudaMemsetAsync(c->stats_at, 0, n_bytes, c->stream), "clearing memory") ||
-        !cuda_ok(c, p, cudaStreamSynchronize(c->stream), "reading what attention left out"))
+        !cuda_await(c, p, "reading what attention left out"))
         return;
     for (int32_t i = 0; i < n; i++) {
         const unsigned long long *from = c->stats_host + (size_t)i * SPARSE_COUNTS;

@@ -3,6 +3,7 @@
  *     cuda_check [--quick | --brief] [--ops | --models] [--part I/N] [--card CAPABILITY]
  *                [--record FILE | --compare FILE] [SUBSTRING]
  *     cuda_check --soak MINUTES   (check_expert_soak.c)
+ *     cuda_check --links [LIST]   (check_links.c)
  *
  * Prints a line per check, then a summary. Exit status 0 only if something ran and all agreed. It
  * links the library and the fidelity models of tests/, and needs no files but tests/data.
@@ -439,6 +440,8 @@ int main(int argc, char **argv)
             only_ops = true;
         } else if (!strcmp(argv[i], "--models")) {
             only_models = true;
+        } else if (!strcmp(argv[i], "--links")) {
+            return check_links(i + 1 < argc ? argv[i + 1] : NULL);
         } else if (!strcmp(argv[i], "--soak") && i + 1 < argc) {
             soak_minutes = atof(argv[++i]);
             if (!(soak_minutes > 0 && soak_minutes < 1e5)) {
@@ -511,6 +514,8 @@ int main(int argc, char **argv)
         check_expert_slots(&g);
         check_placements(&g);
         check_stages(&g);
+        check_overlap(&g);
+        check_faults(&g);
         check_offload(&g);
         check_prefetch(&g);
     }

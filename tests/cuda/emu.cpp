@@ -1,6 +1,8 @@
 /* emu.cpp - see emu.h: fibers, barriers, warp exchanges, and the host calls on host memory. */
 #include "tests/cuda/emu.h"
+#include "tests/cuda/emu_trace.h"
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 #include <stdio.h>
@@ -559,21 +561,84 @@ struct emu_graph {
 struct emu_graph_exec {
     std::vector<emu_op> op;
 };
+/* Where a stream, the host or an event is in a trace (emu_trace.h). */
+struct emu_clock {
+    uint32_t n[EMU_CLOCKS];
+    double time;
+    bool stalled; /* behind an op that never ends */
+};
 struct emu_stream {
     int gpu;
+    int id; /* its clock; 0: none */
     bool late;
     emu_graph *record; /* NULL: it runs what it is given */
     bool spoiled;      /* something was called that no recording can have */
     emu_copy copy[COPIES];
     size_t n_done, n; /* copies: done, asked for; the n-th is copy[n % COPIES] */
+    emu_clock now;
+    int to_fault; /* ops to a fault; 0: none comes */
+    bool failed;
 };
 struct emu_event {
     double ms;
     emu_stream *stream; /* NULL: nothing waits before it */
     size_t n;           /* copies of the stream before it */
     bool asked;
+    emu_clock then;
 };
 static int copies_to_failure;
+
+static std::vector<emu_stream *> streams; /* that are open */
+static std::vector<emu_traced> traced;
+static emu_clock host_clock;
+static double launch_time, copy_time, start_time;
+static bool tracing;
+static emu_fault fault_kind;
+static int waits_forever;
+
+static void not_before(emu_clock *c, const emu_clock *other)
+{
+    for (int i = 0; i < EMU_CLOCKS; i++)
+        c->n[i] = std::max(c->n[i], other->n[i]);
+    c->time = std::max(c->time, other->time);
+    c->stalled |= other->stalled;
+}
+
+/* Before each launch or copy that runs. False: it does not run, because the stream has failed, or
+ * stalls. */
+static bool may_run(emu_stream *s, const void *to, size_t n_bytes)
+{
+    if (!s)
+        return true;
+    if (s->to_fault && --s->to_fault == 0) {
+        s->failed = fault_kind == EMU_FAIL;
+        s->now.stalled = fault_kind == EMU_STALL;
+    }
+    if (s->failed || s->now.stalled)
+        return false;
+    if (!tracing || !s->id)
+        return true;
+    not_before(&s->now, &host_clock);
+    s->now.n[s->id]++;
+    emu_traced t = {s->id, s->gpu, to, n_bytes, s->now.time - start_time, 0, {}};
+    t.end = t.begin + (to ? copy_time : launch_time);
+    s->now.time = start_time + t.end;
+    memcpy(t.clock, s->now.n, sizeof t.clock);
+    traced.push_back(t);
+    return true;
+}
+
+/* The host waits until `c` is reached. */
+static cudaError_t host_waits(const emu_clock *c)
+{
+    if (c->stalled) {
+        waits_forever++;
+        return cudaErrorNotReady;
+    }
+    if (tracing)
+        not_before(&host_clock, c);
+    return cudaSuccess;
+}
 
 static void drop_ops(std::vector<emu_op> &op)
 {
@@ -655,6 +720,10 @@ static void remember(const void *kernel)
 bool emu_may_launch(const void *kernel, size_t shared_bytes, cudaStream_t s)
 {
     remember(kernel);
+    if (!emu_records(s) && !may_run(s, NULL, 0)) {
+        last_error = s->failed ? cudaErrorInvalidValue : last_error;
+        return false;
+    }
     if (s && s->gpu != current_gpu) {
         fprintf(stderr, "emu: a launch on a stream of GPU %d while GPU %d is current\n", s->gpu,
                 current_gpu);
@@ -757,6 +826,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
 {
     if (emu_records(s))
         return record_copy(s, to, from, n, 0);
+    if (!may_run(s, to, n))
+        return s->failed ? last_error = cudaErrorInvalidValue : cudaSuccess;
     if (!s || !s->late) {
         memmove(to, from, n);
         return cudaSuccess;
@@ -808,10 +879,18 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
     if (!*s)
         return cudaErrorMemoryAllocation;
     (*s)->gpu = current_gpu;
+    for (int id = 1; id < EMU_CLOCKS && !(*s)->id; id++) {
+        bool used = false;
+        for (const emu_stream *o : streams)
+            used |= o->id == id;
+        (*s)->id = used ? 0 : id;
+    }
+    streams.push_back(*s);
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    streams.erase(std::remove(streams.begin(), streams.end(), s), streams.end());
     free(s);
     return cudaSuccess;
 }
@@ -828,8 +907,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
         s->spoiled = true;
         return last_error = cudaErrorStreamCaptureUnsupported;
     }
+    if (s && s->failed)
+        return last_error = cudaErrorInvalidValue;
     run_copies(s, s ? s->n : 0);
-    return cudaSuccess;
+    return s ? host_waits(&s->now) : cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int *can, int gpu, int other)
 {
@@ -844,9 +925,11 @@ cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned)
     enabled[current_gpu][other] = true;
     return again ? last_error = cudaErrorPeerAccessAlreadyEnabled : cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t e, unsigned)
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
     run_copies(e->stream, e->n);
+    if (tracing || e->then.stalled)
+        not_before(&s->now, &e->then);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
@@ -868,8 +951,10 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     *e = emu_event{(double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6, s && s->late ? s : NULL,
-                   s ? s->n : 0, false};
-    return cudaSuccess;
+                   s ? s->n : 0, false, s ? s->now : emu_clock{}};
+    if (tracing)
+        not_before(&e->then, &host_clock);
+    return s && s->failed ? last_error = cudaErrorInvalidValue : cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags)
 {
@@ -881,13 +966,13 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned fla
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
     run_copies(e->stream, e->n);
-    return cudaSuccess;
+    return host_waits(&e->then);
 }
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     bool first = !e->asked;
     e->asked = true;
-    if (first && e->stream && e->stream->n_done < e->n)
+    if (e->then.stalled || (first && e->stream && e->stream->n_done < e->n))
         return last_error = cudaErrorNotReady;
     return cudaEventSynchronize(e);
 }
@@ -929,14 +1014,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
     for (const emu_op &o : x->op) {
         if (o.event)
             cudaEventRecord(o.event, s);
-        else if (o.call)
+        else if (o.call && may_run(s, NULL, 0))
             emu_run(o.grid, o.block, o.shared_bytes, o.call, o.f);
         else if (o.copy.from)
             cudaMemcpyAsync(o.copy.to, o.copy.from, o.copy.n, cudaMemcpyDeviceToDevice, s);
-        else
+        else if (!o.call)
             cudaMemsetAsync(o.copy.to, o.value, o.copy.n, s);
     }
-    return cudaSuccess;
+    return s && s->failed ? last_error = cudaErrorInvalidValue : cudaSuccess;
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *, size_t *n)
 {
@@ -954,5 +1039,38 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g)
     drop_ops(g->op);
     delete g;
     return cudaSuccess;
+}
+
+/* ---- emu_trace.h ---- */
+
+void emu_trace_begin(double of_launch, double of_copy)
+{
+    traced.clear();
+    launch_time = of_launch;
+    copy_time = of_copy;
+    for (const emu_stream *s : streams) /* events from before still have their clocks */
+        if (!s->now.stalled)            /* devices that stalled are never closed */
+            not_before(&host_clock, &s->now);
+    start_time = host_clock.time;
+    tracing = true;
+}
+const emu_traced *emu_trace_end(size_t *n)
+{
+    tracing = false;
+    *n = traced.size();
+    return traced.data();
+}
+void emu_fault_after(void *stream, int n, emu_fault how)
+{
+    fault_kind = how;
+    ((emu_stream *)stream)->to_fault = n;
+}
+int emu_stream_number(const void *stream)
+{
+    return ((const emu_stream *)stream)->id;
+}
+int emu_waits_forever(void)
+{
+    return waits_forever;
 }
 }

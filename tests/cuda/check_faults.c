@@ -1,0 +1,206 @@
+/* check_faults.c - a GPU of several that share a model's layers fails, or does not go on: in the
+ * middle of a prompt, of an answer's token, and in a copy to the next GPU. The call ends with a
+ * sentence, and so does every later one of that model. Another model answers, and closing
+ * waits for nothing.
+ *
+ * The emulator fails and stalls launches and copies (emu_trace.h), and counts waits that would never end.
+ * On a GPU a function of the host holds a stream up.
+ */
+#include "base/mem.h"
+#include "backend/cuda/cuda_int.h"
+#include "engine/batch_int.h"
+#include "engine/stages.h"
+#include "tests/cuda/check_int.h"
+#include "tests/fidelity_model.h"
+#ifdef EMU_CAN_FAIL
+#include "tests/cuda/emu_trace.h"
+#else
+#include <time.h>
+#endif
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STAGES = 3, PROMPT = 24, WARM = 4 };
+typedef enum moment { IN_PROMPT, IN_TOKEN, IN_COPY, MOMENTS } moment;
+static const char *const moment_name[] = {"a prompt", "a token", "a copy"};
+
+static cudaStream_t stream_of(const carat_model *m, int32_t k)
+{
+    return ((cuda_device *)model_device(m, stage_side(m, k))->self)->stream;
+}
+
+static void set_patience(const carat_model *m, int32_t ms)
+{
+    for (int32_t k = 0; k < STAGES; k++)
+        ((cuda_device *)model_device(m, stage_side(m, k))->self)->stall_ms = ms;
+}
+
+typedef struct failing {
+    carat_model *m;
+    carat_session *s;
+    const fidelity *f;
+    float *x;
+} failing;
+
+static status open_failing(failing *t, const char *path, err *e)
+{
+    const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
+    status st = carat_model_open(path, &(carat_model_options){.gpus = "0,0,0"}, &t->m, e);
+    st = st ? st : carat_session_open(t->m, &so, &t->s, e);
+    st = st ? st : carat_eval(t->s, t->f->tokens, PROMPT, t->x, NULL, e);
+    for (int32_t i = 0; i < WARM && !st; i++) /* recorded and replayed */
+        st = carat_append(t->s, t->f->tokens + PROMPT + i, 1, false, t->x, e);
+    return st;
+}
+
+static void close_failing(failing *t)
+{
+    carat_session_close(t->s);
+    carat_model_close(t->m);
+    t->s = NULL;
+    t->m = NULL;
+}
+
+static status run(failing *t, bool prompt, err *e)
+{
+    if (!prompt)
+        return carat_append(t->s, t->f->tokens + PROMPT + WARM, 1, false, t->x, e);
+    carat_reset(t->s);
+    return carat_eval(t->s, t->f->tokens, PROMPT, t->x, NULL, e);
+}
+
+/* The failed call, a later one, and a call to another model. */
+static int wrong_ends(failing *t, bool prompt, const char *path)
+{
+    const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
+    size_t n_bytes = (size_t)t->f->n_vocab * sizeof(float);
+    float *y = mem_calloc(2, n_bytes), *z = y + t->f->n_vocab;
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    int n_wrong = !y;
+    for (int i = 0; i < 2 && y; i++) {
+        err e = {0};
+        status st = run(t, prompt || i, &e);
+        n_wrong += st != E_IO || !strstr(e.text, "cuda");
+        if (st != E_IO)
+            printf("       ended with %d: %s\n", (int)st, e.text);
+    }
+    err e = {0};
+    if (!y || carat_model_open(path, &(carat_model_options){.device = "cuda"}, &m, &e) ||
+        carat_session_open(m, &so, &s, &e) ||
+        carat_eval(s, t->f->tokens, PROMPT, y, NULL, &e))
+        n_wrong++;
+    if (s)
+        carat_reset(s);
+    if (!s || carat_eval(s, t->f->tokens, PROMPT, z, NULL, &e) || memcmp(y, z, n_bytes) != 0)
+        n_wrong++;
+    carat_session_close(s);
+    carat_model_close(m);
+    mem_free(y);
+    return n_wrong;
+}
+
+#ifdef EMU_CAN_FAIL
+/* The number of the launch or copy on stage k that the fault shall hit. */
+static int hit(failing *t, int32_t k, moment when, err *e)
+{
+    const int id = emu_stream_number(stream_of(t->m, k));
+    size_t n_ops, crossing = (size_t)t->m->core.n_embd * sizeof(float);
+    int n = 0, at = 0;
+    emu_trace_begin(1, 1);
+    status st = run(t, when != IN_TOKEN, e);
+    const emu_traced *op = emu_trace_end(&n_ops);
+    for (size_t i = 0; i < n_ops && !st; i++) {
+        if (op[i].stream != id)
+            continue;
+        n++;
+        if (when == IN_COPY && op[i].to && op[i].n_bytes >= crossing && !at && k < STAGES - 1)
+            at = op[i].n_bytes % crossing ? 0 : n;
+    }
+    return st ? -1 : when == IN_COPY ? at : n / 2;
+}
+
+static status check_fault(rig *g, const char *path, const fidelity *f, int32_t k, moment when,
+                          emu_fault how, err *e)
+{
+    failing t = {.f = f, .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
+    const int waits = emu_waits_forever();
+    status st = t.x ? open_failing(&t, path, e) : err_memory(e, "a check", 0);
+    int n = st ? 0 : hit(&t, k, when, e);
+    if (!st && n > 0 && when == IN_TOKEN) /* the token came; the next one is another */
+        st = carat_rewind(t.s, PROMPT + WARM) ? OK : err_set(e, E_ARG, "no way back");
+    if (!st && n > 0) {
+        set_patience(t.m, 0);
+        emu_fault_after(stream_of(t.m, k), n, how);
+        int wrong = wrong_ends(&t, when != IN_TOKEN, path);
+        close_failing(&t);
+        const char *what = text("stage %d %s in %s", k, how == EMU_STALL ? "stalls" : "fails",
+                                moment_name[when]);
+        char name[96];
+        snprintf(name, sizeof name, "%s", what);
+        verdict(g, "faults", text("%s: ends without a sentence", name), wrong, 0);
+        verdict(g, "faults", text("%s: waits that never end", name), emu_waits_forever() - waits,
+                0);
+    } else if (!st && n < 0) {
+        st = e->status;
+    }
+    close_failing(&t);
+    mem_free(t.x);
+    return st;
+}
+#else
+static volatile bool held;
+
+static void hold(void *user)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    (void)user;
+    while (held)
+        nanosleep(&pause, NULL);
+}
+
+static status check_held(rig *g, const char *path, const fidelity *f, int32_t k, bool prompt,
+                         err *e)
+{
+    failing t = {.f = f, .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
+    status st = t.x ? open_failing(&t, path, e) : err_memory(e, "a check", 0);
+    if (!st) {
+        set_patience(t.m, 500);
+        held = true;
+        cudaLaunchHostFunc(stream_of(t.m, k), hold, NULL);
+        int wrong = wrong_ends(&t, prompt, path);
+        held = false;
+        verdict(g, "faults", text("stage %d is held up in %s: ends without a sentence", k,
+                                  moment_name[!prompt]), wrong, 0);
+    }
+    close_failing(&t);
+    mem_free(t.x);
+    return st;
+}
+#endif
+
+void check_faults(rig *g)
+{
+    fidelity f;
+    err e = {0};
+    status st = OK;
+    if (!my_turn(g, "faults"))
+        return;
+    fidelity_open(&f, "qwen3");
+    const char *path = fidelity_write(&f, NULL);
+    for (int32_t k = 0; k < STAGES && !st; k++)
+        for (int i = 0; i < MOMENTS && !st; i++) {
+#ifdef EMU_CAN_FAIL
+            st = check_fault(g, path, &f, k, (moment)i, EMU_FAIL, &e);
+            st = st ? st : check_fault(g, path, &f, k, (moment)i, EMU_STALL, &e);
+#else
+            st = i < IN_COPY ? check_held(g, path, &f, k, i == IN_PROMPT, &e) : OK;
+#endif
+        }
+    if (st)
+        failed(g, "faults", e.text);
+    unlink(path);
+    fidelity_close(&f);
+}

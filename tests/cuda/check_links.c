@@ -1,0 +1,102 @@
+/* check_links.c - cuda_check --links: how fast copies between GPUs are, in the way that a model's
+ * layers use them (device.send). For each pair of devices and each direction: whether one reaches
+ * the other's memory, GB/s of large copies, and microseconds of a copy of a token's activations there
+ * and back, with the waits between the streams. tools/gpus_check.sh reads the lines.
+ */
+#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/plan_only.h"
+#include "base/clock.h"
+#include "tests/cuda/check_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LARGE = 64 << 20, TOKEN = 5376 * 4, REPS = 8, TURNS = 200, GPUS = 8 };
+
+typedef struct link_end {
+    device *d;
+    void *at;
+} link_end;
+
+static void wait_both(const link_end *a, const link_end *b)
+{
+    a->d->wait(a->d);
+    b->d->wait(b->d);
+}
+
+/* Milliseconds of n copies from a to b; there and back if `turns`. */
+static double send_ms(const link_end *a, const link_end *b, size_t n_bytes, int n, bool turns)
+{
+    wait_both(a, b);
+    double start = clock_ms();
+    for (int i = 0; i < n; i++) {
+        a->d->send(a->d, b->d, b->at, a->at, n_bytes, false);
+        if (turns)
+            b->d->send(b->d, a->d, a->at, b->at, n_bytes, false);
+    }
+    wait_both(a, b);
+    return clock_ms() - start;
+}
+
+static const char *reach(const link_end *a, const link_end *b)
+{
+    const cuda_device *c = a->d->self, *other = b->d->self;
+    int can = 0;
+    if (c->gpu == other->gpu)
+        return "itself";
+    if (c->no_peers || cudaDeviceCanAccessPeer(&can, c->gpu, other->gpu) != cudaSuccess)
+        cudaGetLastError();
+    return can ? "yes" : "no";
+}
+
+static void measure(const link_end *end, int32_t i, int32_t k)
+{
+    const link_end *a = &end[i], *b = &end[k];
+    send_ms(a, b, TOKEN, 2, true); /* the first copy enables access */
+    double large = send_ms(a, b, LARGE, REPS, false);
+    double token = send_ms(a, b, TOKEN, TURNS, true);
+    printf("link %d %d peers %s GB/s %.1f us %.2f\n", i, k, reach(a, b),
+           (double)LARGE * REPS / large * 1e-6, token * 1e3 / (2 * TURNS));
+}
+
+/* "0,0,1"; NULL: every GPU. */
+static int32_t read_list(const char *list, int32_t gpu[GPUS])
+{
+    int32_t n = 0;
+    for (int32_t i = 0; !list && i < device_count_cuda() && n < GPUS; i++)
+        gpu[n++] = i;
+    for (char *end; list && n < GPUS; list = end + 1) {
+        gpu[n++] = (int32_t)strtol(list, &end, 10);
+        if (end == list || *end != ',')
+            break;
+    }
+    return n;
+}
+
+int check_links(const char *list)
+{
+    link_end end[GPUS] = {{0}};
+    int32_t gpu[GPUS], n = read_list(list, gpu);
+    err e = {0};
+    status st = n < 2 ? err_set(&e, E_ARG, "--links: two devices are needed, as in --links 0,1")
+                      : OK;
+    for (int32_t i = 0; i < n && !st; i++) {
+        st = device_open_cuda(&end[i].d, &(cuda_options){.device = gpu[i]}, &e);
+        if (!st && !(end[i].at = end[i].d->alloc(end[i].d, LARGE)))
+            st = err_memory(&e, "a copy", LARGE);
+    }
+    for (int32_t i = 0; i < n && !st; i++)
+        for (int32_t k = 0; k < n && !st; k++)
+            if (i != k)
+                measure(end, i, k);
+    for (int32_t i = 0; i < n && !st; i++)
+        st = end[i].d->failed(end[i].d, &e);
+    for (int32_t i = n - 1; i >= 0; i--) {
+        if (end[i].at)
+            end[i].d->release(end[i].d, end[i].at, LARGE);
+        device_close(end[i].d);
+    }
+    if (st)
+        printf("%s\n", e.text);
+    return st ? 2 : 0;
+}
