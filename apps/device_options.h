@@ -9,6 +9,7 @@
 #include "carat.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct device_options {
     const char *device, *gpus, *gpu_split, *split;
@@ -30,15 +31,18 @@ typedef struct device_options {
 #define CARD_HELP                                                                                  \
     "choose kernels as on a card of compute capability N: 8.0, 8.6, 8.9, 9.0, 10.0 or 12.0; with " \
     "--gpu-mb also as on a card of that memory"
-#define OPT_DEVICE_AND_CARD(T, card_help)                                                          \
+#define OPT_DEVICE_AND_CARD(T, card_help) OPT_DEVICE_OR_SIZES(T, card_help, "gpus")
+/* The same where --gpu has sizes of GPUs that need not be here: split_needs is "gpus|gpu". */
+#define OPT_DEVICE_OR_SIZES(T, card_help, split_needs)                                             \
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
             "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)",       \
             .words = "auto cpu cuda cuda:0"),                                                      \
         OPT_STR(T, where.gpus, "gpus", 0, "LIST",                                                  \
-                "several GPUs, such as 0,1: each computes a range of the layers"),                 \
+                "several GPUs, such as 0,1: each computes a range of the layers; auto (default): " \
+                "one if the model fits it, else as many as it needs"),                             \
         OPT_STR(T, where.gpu_split, "gpu-split", 0, "LIST",                                        \
                 "in which proportion they have layers, such as 3,1 (default: by their memory)",    \
-                "gpus"),                                                                           \
+                split_needs),                                                                      \
         OPT_STR(T, where.split, "split", 0, "HOW",                                                 \
                 "how several GPUs share a model: layers (default); none refuses more than one",    \
                 .words = "layers none"),                                                           \
@@ -68,6 +72,12 @@ typedef struct device_options {
                 "!device=cpu&@experts", .also = "--experts-early"),                                \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and formats of keys and values that need a slow kernel")
+
+/* Are GPUs of this machine listed? "auto" lists none. */
+static inline bool device_lists_gpus(const device_options *o)
+{
+    return o->gpus && strcmp(o->gpus, "auto");
+}
 
 /* *o outlives the opening of the model. */
 void device_options_apply(const device_options *o, carat_model_options *mo);

@@ -36,7 +36,7 @@ static const option table[] = {
     OPT_INT(fit_options, n_ctx, "ctx", 'c', "N", 1, INT32_MAX,
             "with a context of N tokens (default: as carat run)"),
     OPT_KV(fit_options),
-    OPT_DEVICE(fit_options),
+    OPT_DEVICE_OR_SIZES(fit_options, NULL, "gpus|gpu"),
     OPT_FLAG(fit_options, json, "json", 0, "print one JSON object"),
     OPT_END};
 
@@ -149,7 +149,7 @@ static int run_fit(const command *c, int argc, char **argv)
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
     mo.session = &so;
-    status st = o.gpu && (o.where.gpu_mb || o.where.gpus)
+    status st = o.gpu && (o.where.gpu_mb || device_lists_gpus(&o.where))
                     ? err_set(&e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
                               o.where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers")
                     : fit_find(&r,

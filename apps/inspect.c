@@ -35,8 +35,10 @@ static const option table[] = {
     OPT_STR(inspect_options, gpu, "gpu", 0, "SIZE,...",
             "only print the plans of carat run on cards of these sizes, "
             "which need not be here: 24GB, or free memory: 23936MiB; 24GB+12GB: two together"),
-    OPT_DEVICE_AND_CARD(inspect_options, "with --gpu: its compute capability, 8.0, 8.6 "
-                                         "(default), 8.9, 9.0, 10.0 or 12.0"),
+    OPT_DEVICE_OR_SIZES(inspect_options,
+                        "with --gpu: its compute capability, 8.0, 8.6 (default), 8.9, 9.0, 10.0 or "
+                        "12.0",
+                        "gpus|gpu"),
     OPT_REPACK(inspect_options),
     OPT_STR(inspect_options, target, "target", 0, "FILE",
             "of a drafter: what it costs beside this model; of an adapter: whether it fits it"),
@@ -291,7 +293,7 @@ static int run_inspect(const command *c, int argc, char **argv)
         so.n_ctx = (int32_t)o.n_ctx;
         so.n_outputs = 1; /* as carat run */
         kv_options_apply(&o.kv, &so);
-        st = o.where.gpu_mb || o.where.gpus
+        st = o.where.gpu_mb || device_lists_gpus(&o.where)
                  ? err_set(&e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
                            o.where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers")
                  : inspect_gpus(file.path, o.gpu, &mo, &so, o.json, &e);

@@ -1,8 +1,8 @@
 /* devices.c - chooses the devices of a model, and divides it between them.
  *
  * The caller names a device. Otherwise it is a GPU, if the machine has one that the model fits,
- * else the CPU. The reason is kept as a phrase, which is never empty. A model is divided only if
- * the caller asks for it.
+ * else the fewest GPUs that it fits together, which then share its layers, else the CPU. The reason
+ * is kept as a phrase, which is never empty.
  */
 #include "backend/cuda/plan_only.h"
 #include "engine/engine_int.h"
@@ -81,6 +81,22 @@ static bool is_named(const carat_model_options *opt)
     return opt->device && strcmp(opt->device, "auto");
 }
 
+/* Are GPUs listed? "auto" lists none. */
+static bool lists_gpus(const carat_model_options *opt)
+{
+    return opt->gpus && strcmp(opt->gpus, "auto");
+}
+
+/* May the machine's GPUs, or those of a plan, be chosen from? */
+static bool may_choose(const carat_model_options *opt)
+{
+    bool plans = opt->plan_gpu_mb[0] != 0;
+    bool one = opt->split && !strcmp(opt->split, "none");
+    bool placed = is_divided(opt) || opt->experts_gpu || opt->experts_cpu || opt->experts_prefetch;
+    return !is_named(opt) && !one && !placed && !opt->overcommit && !opt->gpu_split &&
+           (opt->gpus ? !lists_gpus(opt) : !plans && !opt->vocab_only);
+}
+
 static bool is_wrapped(const carat_model_options *opt)
 {
     return (opt->wrap && *opt->wrap) || opt->sum_inputs;
@@ -128,18 +144,28 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
 {
     *l = (stage_list){0};
     const char *split = opt->split ? opt->split : "layers";
+    if (opt->gpus && !lists_gpus(opt) && (opt->gpu_split || !may_choose(opt)))
+        return err_set(e, E_ARG,
+                       "--gpus auto leaves the choice of GPUs open, and another option (--device, "
+                       "--gpu-split, --split none, --gpu-layers, --cpu-experts or one for experts) "
+                       "does not");
     if (opt->gpus && is_named(opt))
         return err_set(e, E_ARG, "--gpus %.40s and --device %.40s: expected one of the two",
                        opt->gpus, opt->device);
     if (strcmp(split, "layers") && strcmp(split, "none"))
         return err_set(e, E_ARG, "--split '%.40s': expected layers or none", split);
-    if (opt->gpus) {
+    if (lists_gpus(opt) && opt->plan_gpu_mb[0])
+        return err_set(e, E_ARG, "--gpus %.40s: numbers of GPUs that are here, and a plan is for "
+                       "others", opt->gpus);
+    if (lists_gpus(opt)) {
         status st = read_gpus(opt->gpus, l, e);
         if (st)
             return st;
     }
-    while (l->n < CARAT_GPUS_MAX && opt->plan_gpu_mb[l->n])
+    while (l->n < CARAT_GPUS_MAX && opt->plan_gpu_mb[l->n] && !opt->gpus) {
+        l->gpu[l->n] = l->n;
         l->n++;
+    }
     if (is_stand_in(opt))
         l->n = n_stand_ins(opt) - is_divided(opt);
     if (!l->n && is_named(opt))
@@ -163,9 +189,9 @@ static status open_gpu(device **d, const carat_model_options *opt, const stage_l
         .device = l->gpu[k], .limit_bytes = (uint64_t)opt->gpu_mb << 20, .card = opt->card};
     if (!opt->plan_gpu_mb[0])
         return device_open_cuda(d, &gpu, e);
-    status st = device_plan_cuda(d, opt->card, (uint64_t)opt->plan_gpu_mb[k] << 20, e);
+    status st = device_plan_cuda(d, opt->card, (uint64_t)opt->plan_gpu_mb[l->gpu[k]] << 20, e);
     if (!st)
-        (*d)->number = k;
+        (*d)->number = l->gpu[k];
     return st;
 }
 
@@ -173,7 +199,7 @@ static status open_gpu(device **d, const carat_model_options *opt, const stage_l
 static status choose_gpu(carat_model *m, const carat_model_options *opt, const stage_list *l,
                          err *e)
 {
-    bool forced = is_named(opt) || opt->gpus || opt->plan_gpu_mb[0];
+    bool forced = is_named(opt) || lists_gpus(opt) || opt->plan_gpu_mb[0];
     int32_t number;
     err why = {0};
     if (is_stand_in(opt) || (is_named(opt) && !strcmp(opt->device, "cpu"))) {
@@ -235,6 +261,8 @@ static status open_stages(carat_model *m, const carat_model_options *opt, const 
         m->n_sides += !st;
     }
     m->n_stages = l->n;
+    for (int32_t k = 0; k < l->n && !st; k++)
+        model_device(m, stage_side(m, k))->n_ahead = l->n + 1;
     if (!st && opt->gpu_split)
         st = stages_read_split(m, opt->gpu_split, e);
     return st || l->n == 1 ? st : stages_place(m, e);
@@ -350,28 +378,146 @@ static status check_weights_fit(carat_model *m, const carat_model_options *opt, 
     return drafters_that_fit(m, opt, shortest_fits, NULL, e);
 }
 
+/* ---- Which GPUs ----------------------------------------------------------------------------- */
+
+/* What a choice of GPUs gives up, and a list of them in the order of their numbers. */
+typedef struct gpu_choice {
+    stage_list l;
+    carat_fit level;
+    int32_t n_ctx;
+} gpu_choice;
+
+static bool is_better(const gpu_choice *a, const gpu_choice *b)
+{
+    return a->level < b->level || (a->level == b->level && a->level < CARAT_FIT_EXPERTS &&
+                                   a->n_ctx > b->n_ctx);
+}
+
+static void close_devices(carat_model *m)
+{
+    experts_free(m);
+    m->fit = (model_fit){0};
+    m->beside = (cpu_part){0};
+    for (int32_t i = 0; i < PASS_SIDES_MAX - 1; i++) {
+        device_close(m->other[i]);
+        m->other[i] = NULL;
+    }
+    device_close(m->dev);
+    m->dev = NULL;
+    m->n_sides = m->n_stages = 1;
+}
+
+/* Opens these GPUs. m->dev NULL: they cannot be used, and device_why says why. */
+static status open_gpus(carat_model *m, const carat_model_options *opt, const stage_list *l, err *e)
+{
+    status st = choose_gpu(m, opt, l, e);
+    if (!st && m->dev)
+        st = open_stages(m, opt, l, e);
+    return st;
+}
+
+/* What a choice gives up, and the free memory of its last GPU. All devices are closed before. */
+static status try_gpus(carat_model *m, const carat_model_options *opt, gpu_choice *c,
+                       uint64_t *n_bytes, err *e)
+{
+    err why = {0};
+    close_devices(m);
+    c->level = CARAT_FIT_LAYERS;
+    c->n_ctx = 0;
+    status st = open_gpus(m, opt, &c->l, &why);
+    if (!st && m->dev) {
+        *n_bytes = m->dev->available_bytes(m->dev);
+        st = fit_probe(m, opt, &c->level, &c->n_ctx, &why);
+    }
+    /* A GPU that others use, or too few layers for so many, is no failure. */
+    return st == E_MEMORY || st == E_ARG || st == E_UNSUPPORTED || !st
+               ? OK
+               : err_set(e, st, "%s", why.text);
+}
+
+/* The n GPUs with the most memory. */
+static stage_list largest(const uint64_t *n_bytes, int32_t n_gpus, int32_t n)
+{
+    stage_list l = {0};
+    for (int32_t i = 0; i < n_gpus; i++) {
+        int32_t larger = 0;
+        for (int32_t k = 0; k < n_gpus; k++)
+            larger += n_bytes[k] > n_bytes[i] || (n_bytes[k] == n_bytes[i] && k < i);
+        if (larger < n && n_bytes[i])
+            l.gpu[l.n++] = i;
+    }
+    return l;
+}
+
+/* The first GPU is open. If the model does not fit it whole, the others are tried, then two of
+ * them, and more. If it fits no number of them, a mixture takes one, which has slots for experts,
+ * another model all of them. Leaves the chosen ones open. */
+static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
+{
+    uint64_t n_bytes[CARAT_GPUS_MAX] = {0};
+    int32_t n_gpus = opt->plan_gpu_mb[0] ? 0 : device_count_cuda();
+    gpu_choice best = {.l = *l}, c;
+    while (n_gpus < CARAT_GPUS_MAX && opt->plan_gpu_mb[n_gpus])
+        n_gpus++;
+    n_gpus = n_gpus < CARAT_GPUS_MAX ? n_gpus : CARAT_GPUS_MAX;
+    if (n_gpus < 2)
+        return OK;
+    n_bytes[0] = m->dev->available_bytes(m->dev);
+    status st = fit_probe(m, opt, &best.level, &best.n_ctx, e);
+    bool has_slots = m->dev->experts && m->core.n_expert_layers;
+    for (int32_t i = 1; i < n_gpus && best.level && !st; i++) {
+        c.l = (stage_list){.n = 1, .gpu = {i}};
+        st = try_gpus(m, opt, &c, &n_bytes[i], e);
+        if (!st && is_better(&c, &best))
+            best = c;
+    }
+    for (int32_t n = 2; n <= n_gpus && best.level && !st; n++) {
+        uint64_t last;
+        c.l = largest(n_bytes, n_gpus, n);
+        if (c.l.n < n)
+            break;
+        st = try_gpus(m, opt, &c, &last, e);
+        if (!st && is_better(&c, &best))
+            best = c;
+    }
+    if (best.level >= CARAT_FIT_EXPERTS)
+        best.l = largest(n_bytes, n_gpus, has_slots ? 1 : n_gpus);
+    *l = best.l;
+    close_devices(m);
+    st = st ? st : open_gpus(m, opt, l, e);
+    if (st || !m->dev)
+        return st;
+    if (l->n > 1)
+        because(m, "the model does not fit one GPU");
+    return l->n > 1 ? OK : stages_place(m, e); /* sides are as for one device */
+}
+
 status open_device(carat_model *m, const carat_model_options *opt, err *e)
 {
     stage_list l;
+    bool replace = false; /* layers have been on several GPUs, and go to the CPU */
     m->n_sides = m->n_stages = 1;
     status st = experts_check_options(opt, e);
     err why = {0};
     if (st || (st = read_stages(opt, &l, e)) || (st = choose_gpu(m, opt, &l, e)))
         return st;
-    if (m->dev && ((st = open_stages(m, opt, &l, e)) || (st = divide(m, opt, e)) ||
+    if (m->dev && (st = open_stages(m, opt, &l, e)))
+        return st;
+    if (m->dev && may_choose(opt) && (st = choose_gpus(m, opt, &l, e)))
+        return st;
+    if (m->dev && ((st = divide(m, opt, e)) ||
                    (m->overcommit && (st = share_layers(m, opt, e)))))
         return st;
     if (m->dev && !(st = plan_check_weights(m, &why)) && !(st = fit_choose(m, opt, &why)))
         tell_division(m);
     if (m->dev && st) {
-        if (is_named(opt) || opt->gpus || opt->plan_gpu_mb[0] || is_divided(opt) ||
+        if (is_named(opt) || lists_gpus(opt) || opt->plan_gpu_mb[0] || is_divided(opt) ||
             is_limited(opt) || st == E_ARG)
             return err_set(e, st, "%s", why.text);
         because(m, "%.250s", why.text);
-        experts_free(m);
-        m->fit = (model_fit){0};
-        device_close(m->dev);
-        m->dev = NULL;
+        close_devices(m);
+        l = (stage_list){.n = 1};
+        replace = true;
     }
     if (m->dev)
         return OK;
@@ -381,7 +527,8 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
             "--gpu-mb, --experts-gpu, --experts-cpu and --experts-prefetch need a GPU, and "
             "the model is on the CPU: %s",
             m->device_why);
-    if ((st = open_cpu(m, opt, e)) || (st = open_stages(m, opt, &l, e)) ||
+    if ((st = open_cpu(m, opt, e)) || (replace && (st = stages_place(m, e))) ||
+        (st = open_stages(m, opt, &l, e)) ||
         (st = divide(m, opt, e)) || (st = share_layers(m, opt, e)))
         return st;
     tell_division(m);

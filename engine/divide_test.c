@@ -257,6 +257,12 @@ TEST(divisions_that_cannot_be_are_refused)
             "expected 1 to all of them");
     refused(path, (carat_model_options){.device = "cpu,cpu", .cpu_experts = true, .wrap = "time"},
             "--wrap cannot be used");
+    static const char *const splits[] = {"0x3,1", "1,0x2", "1e1,1", "1.5.2,1", "1,-1",
+                                         "1,0",   "1,1,1", "1",     "",        "nan,1",
+                                         ",1",    "1,",    "1 ,1"};
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
+        refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_split = splits[i]},
+                "--gpu-split '");
     fidelity_close(&f);
 }
 

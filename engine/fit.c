@@ -197,6 +197,27 @@ static status try_some_layers(carat_model *m, const fit_ask *a, bool *fits, err 
 
 /* ---- The choice ---------------------------------------------------------------------------- */
 
+static carat_fit level_of(const carat_model *m, const fit_ask *a)
+{
+    return m->fit.kv               ? CARAT_FIT_KEYS
+           : m->fit.n_ctx < a->top ? CARAT_FIT_CONTEXT
+                                   : CARAT_FIT_WHOLE;
+}
+
+status fit_probe(carat_model *m, const carat_model_options *opt, carat_fit *level, int32_t *n_ctx,
+                 err *e)
+{
+    const fit_ask a = ask_of(m, opt);
+    int32_t least = floor_of(&a, m->core.n_expert_layers ? FIT_CTX_EXPERTS : FIT_CTX_HOST);
+    bool fits = false;
+    m->fit = (model_fit){0};
+    status st = try_keys(m, &a, least, &fits, e);
+    *level = fits ? level_of(m, &a) : CARAT_FIT_EXPERTS;
+    *n_ctx = m->fit.n_ctx;
+    m->fit = (model_fit){0};
+    return st;
+}
+
 /* All levels up to the experts; E_MEMORY: none fits. */
 static status try_without_layers(void *user, const carat_model *of, err *e)
 {
@@ -212,9 +233,7 @@ static status try_without_layers(void *user, const carat_model *of, err *e)
     m->fit = (model_fit){0};
     if (!st)
         st = try_keys(m, a, least, &fits, e);
-    m->fit.level = m->fit.kv               ? CARAT_FIT_KEYS
-                   : m->fit.n_ctx < a->top ? CARAT_FIT_CONTEXT
-                                           : CARAT_FIT_WHOLE;
+    m->fit.level = level_of(m, a);
     if (!st && !fits && a->experts) {
         st = try_experts(m, a, &fits, e);
         m->fit.level = CARAT_FIT_EXPERTS;

@@ -339,6 +339,126 @@ TEST(inspect_says_what_a_gpu_needs)
     unlink(path);
 }
 
+/* How many of GPUs of these sizes are taken, and how much is given up. */
+static int32_t chosen(const char *path, const int64_t *mib, int32_t n, fitted *f)
+{
+    carat_model_options mo = {.gpus = "auto", .vocab_only = true};
+    const carat_session_options so = {.n_outputs = 1};
+    carat_model_info i;
+    carat_memory_plan p;
+    carat_model *m;
+    memcpy(mo.plan_gpu_mb, mib, (size_t)n * sizeof *mib);
+    mo.session = &so;
+    *f = (fitted){0};
+    if ((f->st = carat_model_open(path, &mo, &m, &f->e)))
+        return 0;
+    carat_model_get_info(m, &i);
+    CHECK_OK(carat_plan(m, &so, &p, &f->e), f->e);
+    f->fit = i.fit;
+    f->n_ctx = p.n_ctx;
+    snprintf(f->text, sizeof f->text, "%s", i.device_why);
+    for (int32_t k = 0; k < p.n_devices; k++) {
+        f->n_layers += p.device[k].n_layers;
+        CHECK_MSG(p.device[k].total_bytes <= p.device[k].available_bytes ||
+                      !strncmp(p.device[k].device, "cpu", 3),
+                  "%s: %.1f MiB of %.1f", p.device[k].device,
+                  (double)p.device[k].total_bytes * 0x1p-20,
+                  (double)p.device[k].available_bytes * 0x1p-20);
+    }
+    int32_t n_gpus = 0;
+    for (int32_t k = 0; k < p.n_devices; k++)
+        n_gpus += strncmp(p.device[k].device, "cpu", 3) != 0;
+    carat_model_close(m);
+    return n_gpus;
+}
+
+TEST(as_few_gpus_are_taken_as_hold_a_model_whole)
+{
+    static const int64_t equal[] = {23936, 23936, 23936, 23936, 23936, 23936, 23936, 23936},
+                         unequal[] = {7808, 23936, 47900}, small[] = {7000, 7000};
+    char dense[128], mixture[128], little[128];
+    fitted f, one;
+    write_hollow("31b", "q8_0", dense);
+    write_hollow("26b-a4b", "q4_k_m", mixture);
+    write_hollow("e2b", "q4_k_m", little);
+    CHECK_EQ(chosen(little, equal, 4, &f), 1);
+    CHECK_EQ((int)f.fit, CARAT_FIT_WHOLE);
+    /* 33 GB of weights and 20 of keys: not in two of 23.4 GiB with the longest context. */
+    int32_t n = chosen(dense, equal, 8, &f);
+    CHECK_MSG(n == 3 && f.fit == CARAT_FIT_WHOLE && f.n_layers == 60, "%d devices, %s", (int)n,
+              f.text);
+    CHECK(strstr(f.text, "does not fit one GPU; 3 devices share the layers"));
+    CHECK_EQ(chosen(dense, equal, 2, &f), 2);
+    CHECK(f.fit > CARAT_FIT_WHOLE && f.fit <= CARAT_FIT_KEYS && f.n_layers == 60);
+    /* The third alone, then the two larger ones. */
+    CHECK_EQ(chosen(mixture, unequal, 3, &f), 1);
+    CHECK_EQ((int)f.fit, CARAT_FIT_WHOLE);
+    CHECK_EQ(chosen(dense, unequal, 3, &f), 2);
+    CHECK_EQ((int)f.fit, CARAT_FIT_WHOLE);
+    /* Nothing holds it: a mixture has slots on one GPU, with layers on the host a model has all. */
+    CHECK_EQ(chosen(mixture, small, 2, &f), 1);
+    CHECK_EQ((int)f.fit, CARAT_FIT_EXPERTS);
+    CHECK_EQ(chosen(dense, small, 2, &f), 2);
+    one = fit_with(dense, small[0], (carat_model_options){0},
+                   &(carat_session_options){.n_outputs = 1});
+    CHECK(f.fit == CARAT_FIT_LAYERS && one.fit == CARAT_FIT_LAYERS);
+    unlink(dense);
+    unlink(mixture);
+    unlink(little);
+}
+
+/* carat inspect --gpu A+B: by proportion, and as few as are needed. */
+TEST(plans_of_two_cards_may_be_divided_by_hand)
+{
+    static const struct {
+        const char *option, *value, *says[2];
+        int code;
+    } c[] = {{"--gpu-split", "2,3", {"layers 0 to 23", "layers 24 to 59"}, 0},
+             {"--gpu-split", "3,2", {"layers 0 to 35", "layers 36 to 59"}, 0},
+             {"--gpus", "auto", {"24GB+24GB", "layers"}, 0},
+             {"--gpu-split", "0x3,2", {"--gpu-split '0x3,2'", ""}, 1},
+             {"--gpus", "0,1", {"--gpu has sizes of its own", ""}, 1}};
+    char path[128];
+    write_hollow("31b", "q4_k_m", path);
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        spawned r;
+        spawn_carat(&r, NULL,
+                    (const char *const[]){"inspect", "--gpu", "24GB+24GB", c[i].option, c[i].value,
+                                          path, NULL});
+        CHECK_MSG(r.code == c[i].code && (spawned_says(&r.out, c[i].says[0]) ||
+                                          spawned_says(&r.err, c[i].says[0])),
+                  "%s %s: %d %s%s", c[i].option, c[i].value, r.code, str_text(&r.out),
+                  str_text(&r.err));
+        CHECK_MSG(c[i].code || spawned_says(&r.out, c[i].says[1]), "%s", str_text(&r.out));
+        spawned_free(&r);
+    }
+    unlink(path);
+}
+
+TEST(gpus_auto_is_refused_beside_what_names_them)
+{
+    char path[128];
+    carat_model *m;
+    carat_error e;
+    write_hollow("e2b", "q4_k_m", path);
+    const carat_model_options o[] = {{.device = "cpu"},      {.gpu_split = "1,1"},
+                                     {.split = "none"},      {.gpu_layers = 3},
+                                     {.cpu_experts = true}, {.experts_gpu = "0.5"}};
+    for (int i = 0; i < 6; i++) {
+        carat_model_options mo = o[i];
+        mo.gpus = "auto";
+        mo.vocab_only = true;
+        mo.plan_gpu_mb[0] = mo.plan_gpu_mb[1] = 24000;
+        e = (carat_error){0};
+        CHECK_EQ(carat_model_open(path, &mo, &m, &e), CARAT_E_ARG);
+        CHECK_MSG(strstr(e.text, "--gpus auto leaves"), "%s", e.text);
+    }
+    const carat_model_options listed = {
+        .gpus = "0,1", .vocab_only = true, .plan_gpu_mb = {24000, 24000}};
+    CHECK_EQ(carat_model_open(path, &listed, &m, &e), CARAT_E_ARG);
+    unlink(path);
+}
+
 TEST(fit_is_printed_by_inspect)
 {
     static const char *const bad[] = {"",      "x",   "0GB",   "24XB",  "-1GB",
