@@ -448,7 +448,7 @@ $(BUILD)/fuzz_mcp $(BUILD)/fuzz_mcp.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,cache,$(SAMPLING) $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c $(SAMPLING)))
-$(eval $(call fuzz_also,conversations,apps/conversations.c apps/state_dir.c))
+$(eval $(call fuzz_also,conversations,apps/conversations.c apps/state_dir.c apps/talk_json.c apps/jsonw.c $(SAMPLING)))
 $(eval $(call fuzz_also,toml,apps/toml.c))
 $(eval $(call fuzz_also,modelfile,apps/modelfile.c))
 $(eval $(call fuzz_also,vocab,engine/text_file.c))

@@ -141,14 +141,13 @@ static void offer_conversations(const char *typed)
     if (conversations_list(&l, NULL))
         return;
     for (size_t i = 0; i < l.n && i < TALKS_SHOWN; i++) {
-        json_t *object;
+        kept_talk k;
         char number[32];
-        if (conversations_read(l.at[i].number, &object, NULL, NULL))
+        if (conversations_read(l.at[i].number, &k, NULL, NULL))
             continue;
-        const char *title = json_string_value(json_object_get(object, "title"));
         snprintf(number, sizeof number, "%" PRId64, l.at[i].number);
-        offer(typed, number, title ? title : "");
-        json_decref(object);
+        offer(typed, number, k.title ? k.title : "");
+        kept_free(&k);
     }
     conversations_free(&l);
 }

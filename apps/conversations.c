@@ -3,7 +3,6 @@
 
 #include "apps/state_dir.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
 
@@ -11,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -113,13 +113,11 @@ void conversations_free(talk_list *l)
 
 static bool title_has(int64_t number, const char *part)
 {
-    json_t *object = NULL;
+    kept_talk k;
     bool has = false;
-    if (!conversations_read(number, &object, NULL, NULL)) {
-        const char *title = json_string_value(json_object_get(object, "title"));
-        has = title && strcasestr(title, part);
-    }
-    json_decref(object);
+    if (!conversations_read(number, &k, NULL, NULL))
+        has = k.title && strcasestr(k.title, part);
+    kept_free(&k);
     return has;
 }
 
@@ -161,22 +159,66 @@ status conversations_find(const char *which, int64_t *number, err *e)
 
 /* ---- Reading --------------------------------------------------------------------------- */
 
-status conversations_parse(json_t **out, const char *text, size_t n, const char *path, err *e)
+status conversations_take(const jtree *list, carat_talk *out, const char *path, err *e)
 {
-    status st = json_parse_words(out, text, n, path, e);
-    if (st || (json_is_object(*out) && json_is_array(json_object_get(*out, "messages"))))
-        return st;
-    json_decref(*out);
-    *out = NULL;
-    return err_set(e, E_FORMAT, "%s: expected an object with messages", path);
+    err why = {0};
+    if (!jtree_is(list, JTREE_ARRAY))
+        return err_set(e, E_FORMAT, "%s: expected an array of messages", path);
+    status st = list->count ? talk_read(out, list, &why) : OK;
+    return st ? err_set(e, st, "%s: %s", path, why.text) : OK;
 }
 
-status conversations_read(int64_t number, json_t **out, talk_place *place, err *e)
+static const char *text_at(const jtree *all, const char *key)
 {
-    char path[PATH_BYTES], *text = NULL;
+    const jtree *v = jtree_get(all, key);
+    return jtree_is(v, JTREE_STRING) ? v->s : NULL;
+}
+
+status conversations_parse(kept_talk *out, const char *text, size_t n, const char *path, bool lists,
+                           err *e)
+{
+    *out = (kept_talk){.mem.max_bytes = arena_limit_for(n)};
+    status st = jtree_parse(text, n, path, CONVERSATION_DEPTH, &out->mem, &out->all, e);
+    const jtree *list = jtree_get(out->all, "messages");
+    if (!st && lists && jtree_is(out->all, JTREE_ARRAY))
+        list = out->all;
+    else if (!st && !jtree_is(list, JTREE_ARRAY))
+        st = err_set(e, E_FORMAT, "%s: expected an object with messages", path);
+    out->title = text_at(out->all, "title");
+    out->model = text_at(out->all, "model");
+    out->open = text_at(out->all, "open");
+    out->tools = text_at(out->all, "tools");
+    out->talk.mem = &out->mem;
+    if (!st)
+        st = conversations_take(list, &out->talk, path, e);
+    if (st)
+        kept_free(out);
+    return st;
+}
+
+void kept_free(kept_talk *k)
+{
+    arena_free(&k->mem);
+    *k = (kept_talk){0};
+}
+
+status conversations_read_file(kept_talk *out, const char *path, bool lists, err *e)
+{
+    char *text = NULL;
     size_t n;
+    *out = (kept_talk){0};
+    status st = file_read_all(path, TALK_BYTES, &text, &n, e);
+    if (!st)
+        st = conversations_parse(out, text, n, path, lists, e);
+    mem_free(text);
+    return st;
+}
+
+status conversations_read(int64_t number, kept_talk *out, talk_place *place, err *e)
+{
+    char path[PATH_BYTES];
     struct stat sb;
-    *out = NULL;
+    *out = (kept_talk){0};
     status st = path_of_number(path, number, e);
     /* Before the file is read: a later writer then shows as a change. */
     if (!st && stat(path, &sb))
@@ -184,9 +226,8 @@ status conversations_read(int64_t number, json_t **out, talk_place *place, err *
                  ? err_set(e, E_ARG,
                            "there is no conversation %" PRId64 ": carat history lists them", number)
                  : err_errno(e, "read", path);
-    if (!st && !(st = file_read_all(path, TALK_BYTES, &text, &n, e)))
-        st = conversations_parse(out, text, n, path, e);
-    mem_free(text);
+    if (!st)
+        st = conversations_read_file(out, path, false, e);
     if (!st && place)
         *place = (talk_place){number, sb.st_ino, sb.st_mtim};
     return st;
@@ -265,14 +306,13 @@ static bool unchanged(const talk_place *place)
            sb.st_mtim.tv_nsec == place->changed.tv_nsec;
 }
 
-status conversations_write(talk_place *place, const json_t *object, bool *moved, err *e)
+status conversations_write(talk_place *place, const str *text, bool *moved, err *e)
 {
     char path[PATH_BYTES];
     int lock = -1;
     talk_place now = *place;
     struct stat sb;
-    char *text = json_dumps(object, JSON_INDENT(1));
-    status st = text ? lock_conversations(&lock, e) : err_memory(e, "a conversation", 1 << 16);
+    status st = text->bad ? err_memory(e, "a conversation", text->n) : lock_conversations(&lock, e);
     if (st)
         goto out;
     bool fresh = !unchanged(place), was_numbered = place->number;
@@ -280,7 +320,7 @@ status conversations_write(talk_place *place, const json_t *object, bool *moved,
         goto out;
     if ((st = path_of_number(path, now.number, e)))
         goto out;
-    if ((st = file_replace(path, true, text, strlen(text), e))) {
+    if ((st = file_replace(path, true, str_text(text), text->n, e))) {
         if (fresh)
             unlink(path); /* the empty file that claimed the number */
         goto out;
@@ -294,7 +334,6 @@ status conversations_write(talk_place *place, const json_t *object, bool *moved,
 out:
     if (lock >= 0)
         close(lock);
-    free(text);
     return st;
 }
 
@@ -334,19 +373,15 @@ status conversations_forget(talk_place *place, bool *other, err *e)
     return st;
 }
 
-void conversations_put_text(str *out, const json_t *message, bool pictures)
+void conversations_put_text(str *out, const talk_turn *m, bool pictures)
 {
-    size_t i;
-    json_t *part, *content = json_object_get(message, "content");
-    str_put(out, json_string_value(content), json_string_length(content));
-    json_array_foreach(content, i, part)
-    {
-        const json_t *text = json_object_get(part, "text"), *name = json_object_get(part, "name");
-        const char *type = json_string_value(json_object_get(part, "type"));
-        if (json_is_string(text))
-            str_put(out, json_string_value(text), json_string_length(text));
-        else if (pictures && type && (!strncmp(type, "image", 5) || strstr(type, "audio")))
-            str_printf(out, "[%s: %s]\n", strstr(type, "audio") ? "sound" : "picture",
-                       json_is_string(name) ? json_string_value(name) : "without a name");
+    for (size_t i = 0; i < m->n_parts; i++) {
+        const talk_part *part = &m->part[i];
+        bool sound = part->kind == TALK_AUDIO;
+        if (part->kind == TALK_TEXT)
+            str_put(out, part->text.s ? part->text.s : "", part->text.n);
+        else if (pictures && (sound || part->kind == TALK_IMAGE))
+            str_printf(out, "[%s: %s]\n", sound ? "sound" : "picture",
+                       part->text.s ? part->text.s : "without a name");
     }
 }

@@ -1,8 +1,8 @@
 /* history.c - `carat history`: the kept conversations: list, show, search, remove. */
 #include "apps/commands.h"
 #include "apps/conversations.h"
+#include "apps/jsonw.h"
 #include "apps/term.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/show.h"
 
@@ -19,9 +19,8 @@ static const option table[] = {
     OPT_FLAG(history_options, json, "json", 0, "list or show as JSON"),
     OPT_FLAG(history_options, all, "all", 0, "with rm: every conversation"), OPT_END};
 
-static const char *text_of(const json_t *object, const char *key)
+static const char *text_or_none(const char *s)
 {
-    const char *s = json_string_value(json_object_get(object, key));
     return s ? s : "";
 }
 
@@ -32,34 +31,48 @@ static void put_line(const char *text)
     fputs("\n", stdout);
 }
 
-static void print_head(int64_t number, const json_t *object)
+static void print_head(int64_t number, const kept_talk *k)
 {
     printf("%5" PRId64 "  ", number);
-    put_line(text_of(object, "title"));
+    put_line(text_or_none(k->title));
+}
+
+/* Characters that terminals obey are escaped. */
+static bool print_json(const str *text)
+{
+    str line = {0};
+    show_put_json(&line, str_text(text), text->n);
+    bool ok = !text->bad && !line.bad && puts(str_text(&line)) >= 0;
+    str_free(&line);
+    return ok;
 }
 
 /* ---- list ------------------------------------------------------------------------------ */
 
 static bool list_json(const talk_list *l)
 {
-    json_t *all = json_array();
-    for (size_t i = 0; all && i < l->n; i++) {
-        json_t *object;
+    str all = {0};
+    json_open(&all, NULL, '[');
+    for (size_t i = 0; i < l->n; i++) {
+        kept_talk k;
         err e = {0};
-        if (conversations_read(l->at[i].number, &object, NULL, &e)) {
-            json_array_append_new(all, json_pack("{s:I, s:s}", "number",
-                                                 (json_int_t)l->at[i].number, "error", e.text));
-            continue;
+        bool bad = conversations_read(l->at[i].number, &k, NULL, &e);
+        json_open(&all, NULL, '{');
+        json_int(&all, "number", l->at[i].number);
+        if (bad) {
+            json_text(&all, "error", e.text);
+        } else {
+            json_int(&all, "changed", l->at[i].changed.tv_sec);
+            json_text(&all, "title", text_or_none(k.title));
+            json_text(&all, "model", text_or_none(k.model));
+            json_int(&all, "messages", (int64_t)k.talk.n);
         }
-        json_array_append_new(
-            all, json_pack("{s:I, s:I, s:s, s:s, s:I}", "number", (json_int_t)l->at[i].number,
-                           "changed", (json_int_t)l->at[i].changed.tv_sec, "title",
-                           text_of(object, "title"), "model", text_of(object, "model"), "messages",
-                           (json_int_t)json_array_size(json_object_get(object, "messages"))));
-        json_decref(object);
+        json_close(&all, "}");
+        kept_free(&k);
     }
-    bool ok = all && json_write(stdout, all, JSON_INDENT(1));
-    json_decref(all);
+    json_close(&all, "]");
+    bool ok = print_json(&all);
+    str_free(&all);
     return ok;
 }
 
@@ -71,24 +84,24 @@ static void list_text(const talk_list *l)
     }
     printf("%5s  %-16s  %8s  %-18s  %s\n", "", "changed", "messages", "model", "title");
     for (size_t i = 0; i < l->n; i++) {
-        json_t *object;
+        kept_talk k;
         char when[32] = "";
         struct tm tm;
         err e = {0};
         if (localtime_r(&l->at[i].changed.tv_sec, &tm))
             strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
         printf("%5" PRId64 "  %-16s  ", l->at[i].number, when);
-        if (conversations_read(l->at[i].number, &object, NULL, &e)) {
+        if (conversations_read(l->at[i].number, &k, NULL, &e)) {
             printf("%8s  %-18s  ", "", "");
             put_line(e.text);
             continue;
         }
-        printf("%8zu  ", json_array_size(json_object_get(object, "messages")));
+        printf("%8zu  ", k.talk.n);
         char model[19];
-        show_into(model, sizeof model, text_of(object, "model"));
+        show_into(model, sizeof model, text_or_none(k.model));
         term_put_name(stdout, model, strlen(model), 20);
-        put_line(text_of(object, "title"));
-        json_decref(object);
+        put_line(text_or_none(k.title));
+        kept_free(&k);
     }
 }
 
@@ -105,24 +118,26 @@ static void print_part(const char *label, term_style style, const char *text, si
     fputs("\n", stdout);
 }
 
-static void print_message(const json_t *m)
+static void print_message(const talk_turn *m)
 {
-    const json_t *calls = json_object_get(m, "tool_calls");
+    const talk_text thought = m->thought[TALK_REASONING_CONTENT];
     str text = {0};
-    const char *thought = text_of(m, "reasoning_content");
     char label[48];
-    char role[32];
-    snprintf(label, sizeof label, "%s: ", show_into(role, sizeof role, text_of(m, "role")));
-    if (*thought)
-        print_part("thought: ", TERM_DIM, thought, strlen(thought));
+    snprintf(label, sizeof label, "%s: ", talk_role_names[m->role]);
+    if (thought.n)
+        print_part("thought: ", TERM_DIM, thought.s, thought.n);
     conversations_put_text(&text, m, true);
     if (text.n)
         print_part(label, TERM_BOLD, text.at, text.n);
     str_free(&text);
-    for (size_t i = 0; i < json_array_size(calls); i++) {
-        const json_t *fn = json_object_get(json_array_get(calls, i), "function");
+    for (size_t i = 0; i < m->n_calls; i++) {
+        const jtree *arguments = m->call[i].arguments;
         str line = {0};
-        str_printf(&line, "%s %s", text_of(fn, "name"), text_of(fn, "arguments"));
+        str_printf(&line, "%s ", text_or_none(m->call[i].name.s));
+        if (jtree_is(arguments, JTREE_STRING))
+            str_put(&line, arguments->s, arguments->n);
+        else if (arguments)
+            jtree_put_json(&line, arguments);
         print_part("call: ", TERM_CYAN, str_text(&line), line.n);
         str_free(&line);
     }
@@ -132,21 +147,23 @@ static void print_message(const json_t *m)
 static status show(const char *which, bool json, err *e)
 {
     int64_t number;
-    json_t *object;
+    kept_talk k;
     status st = conversations_find(which, &number, e);
-    if (st || (st = conversations_read(number, &object, NULL, e)))
+    if (st || (st = conversations_read(number, &k, NULL, e)))
         return st;
     if (json) {
-        if (!json_write(stdout, object, JSON_INDENT(1)))
+        str text = {0};
+        json_tree(&text, NULL, k.all);
+        if (!print_json(&text))
             st = err_set(e, E_IO, "stdout: cannot write the conversation");
+        str_free(&text);
     } else {
-        json_t *list = json_object_get(object, "messages");
-        print_head(number, object);
+        print_head(number, &k);
         fputs("\n", stdout);
-        for (size_t i = 0; i < json_array_size(list); i++)
-            print_message(json_array_get(list, i));
+        for (size_t i = 0; i < k.talk.n; i++)
+            print_message(&k.talk.turn[i]);
     }
-    json_decref(object);
+    kept_free(&k);
     return st;
 }
 
@@ -180,28 +197,27 @@ static void print_excerpt(const char *content, const char *at, size_t n)
 /* Prints a conversation if its title or a message has the text. ASCII letters match in any case. */
 static bool search_one(int64_t number, const char *text)
 {
-    json_t *object;
-    if (conversations_read(number, &object, NULL, NULL))
+    kept_talk k;
+    if (conversations_read(number, &k, NULL, NULL))
         return false;
-    const json_t *list = json_object_get(object, "messages");
     int n_shown = 0;
-    bool found = strcasestr(text_of(object, "title"), text);
+    bool found = strcasestr(text_or_none(k.title), text);
     if (found)
-        print_head(number, object);
-    for (size_t i = 0; i < json_array_size(list); i++) {
+        print_head(number, &k);
+    for (size_t i = 0; i < k.talk.n; i++) {
         str words = {0};
-        conversations_put_text(&words, json_array_get(list, i), true);
+        conversations_put_text(&words, &k.talk.turn[i], true);
         const char *content = str_text(&words);
         for (const char *at = content; n_shown < EXCERPTS_MAX && (at = strcasestr(at, text));
              at += strlen(text), n_shown++) {
             if (!found)
-                print_head(number, object);
+                print_head(number, &k);
             found = true;
             print_excerpt(content, at, strlen(text));
         }
         str_free(&words);
     }
-    json_decref(object);
+    kept_free(&k);
     return found;
 }
 
@@ -209,12 +225,11 @@ static bool search_one(int64_t number, const char *text)
 
 static status remove_one(int64_t number, err *e)
 {
-    json_t *object = NULL;
+    kept_talk k; /* a damaged file has no title, and goes too */
     char title[256] = "";
-    if (!conversations_read(number, &object, NULL,
-                            NULL)) /* a damaged file has no title, and goes too */
-        snprintf(title, sizeof title, "%s", text_of(object, "title"));
-    json_decref(object);
+    if (!conversations_read(number, &k, NULL, NULL))
+        snprintf(title, sizeof title, "%s", text_or_none(k.title));
+    kept_free(&k);
     status st = conversations_remove(number, e);
     if (!st)
         term_note("removed %" PRId64 "%s%s", number, *title ? ": " : "", title);

@@ -258,7 +258,7 @@ static int run_run(const command *cmd, int argc, char **argv)
     gathered g = {.words_at = 0};
     model_found pulled;
     made_run made = {0};
-    json_t *kept = NULL;
+    kept_talk kept = {0};
     talk_place place = {0};
     err e = {0};
     status st;
@@ -301,7 +301,7 @@ static int run_run(const command *cmd, int argc, char **argv)
         goto out;
     /* An answer without pictures needs no tower. */
     bool paths = !o.raw && has_picture_path(str_text(&g.prompt) + g.words_at);
-    o.sees = converse || g.seen.n || paths || o.messages_file || o.resume || made.messages ||
+    o.sees = converse || g.seen.n || paths || o.messages_file || o.resume || made.messages.n ||
              o.mmproj.file;
     /* Loading may take long, and the user may paste meanwhile. */
     if (converse)
@@ -314,9 +314,9 @@ static int run_run(const command *cmd, int argc, char **argv)
     specs = (mcp_specs){.n = 0};
     if (c.specs.n && (st = chat_open_mcp(&c, &e)))
         goto out;
-    if (kept && (st = chat_resume(&c, kept, &place, &e)))
+    if (kept.all && (st = chat_resume(&c, &kept, &place, &e)))
         goto out;
-    if (kept && converse && !g.prompt.n)
+    if (kept.all && converse && !g.prompt.n)
         chat_show_last(&c);
     c.files = g.files;
     c.n_files = !g.files.n ? 0 : o.files.n > g.seen.n ? o.files.n - g.seen.n : 1;
@@ -345,7 +345,7 @@ out:
     config_free(&settings);
     term_converse(false);
     gathered_free(&g);
-    json_decref(kept); /* o.model may be a string of it */
+    kept_free(&kept); /* o.model may be a string of it */
     return code;
 }
 

@@ -5,7 +5,6 @@
  */
 #include "apps/run_int.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -14,8 +13,6 @@
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { JSON_FILE_MAX = TALK_BYTES }; /* bytes of a tools or conversation file */
 
 status check_utf8(const char *what, const char *text, size_t n, err *e)
 {
@@ -167,6 +164,7 @@ status chat_open(chat *c, const run_options *o, err *e)
 {
     status st;
     *c = (chat){.o = *o, .raw = o->raw, .quiet = o->quiet};
+    c->messages.mem = &c->mem;
     if ((st = compress_options_read(&o->compress, &c->compress, &c->compresses, e)))
         return st;
     if (o->think && o->no_think)
@@ -221,14 +219,7 @@ status chat_open(chat *c, const run_options *o, err *e)
         goto out;
     pool_note_open(c->s);
     answer_format format = o->json_events ? ANSWER_EVENTS : o->format ? ANSWER_OBJECT : ANSWER_TEXT;
-    if ((st = answer_init(&c->out, format, false, e)))
-        goto out;
-    c->messages = json_array();
-    c->deleted = json_array();
-    if (!c->messages || !c->deleted) {
-        st = chat_no_memory(e);
-        goto out;
-    }
+    answer_init(&c->out, format, false);
     if (o->system && (st = chat_set_system(c, o->system, e)))
         goto out;
     if (o->tools_file && (st = chat_load_tools(c, o->tools_file, e)))
@@ -242,6 +233,14 @@ out:
     if (st)
         chat_close(c);
     return st;
+}
+
+/* What was rendered shares texts with the messages, so it goes before they do. */
+static void forget_prompt(chat *c)
+{
+    carat_compressed_free(&c->last);
+    arena_free(&c->prompt_mem);
+    c->prompt = (carat_talk){.mem = &c->prompt_mem};
 }
 
 void chat_close(chat *c)
@@ -264,8 +263,7 @@ void chat_close(chat *c)
     mcp_set_close(c->mcp);
     mcp_specs_free(&c->specs);
     mem_free(c->system);
-    json_decref(c->messages);
-    json_decref(c->deleted);
+    str_free(&c->deleted);
     if (c->s) {
         carat_cache_info cache;
         carat_session_cache(c->s, &cache);
@@ -273,8 +271,8 @@ void chat_close(chat *c)
             term_note("kept conversations: %s", cache.last_error);
     }
     carat_session_close(c->s);
-    carat_compressed_free(&c->last);
-    carat_talk_close(c->rendered);
+    forget_prompt(c);
+    arena_free(&c->mem);
     carat_compressor_close(c->shortened);
     scorer_close(&c->scorer);
     carat_model_close(c->m);
@@ -299,22 +297,23 @@ status chat_set_system(chat *c, const char *text, err *e)
 /* The model gets the declarations as they are written in the file. Parsing only checks them. */
 status chat_load_tools(chat *c, const char *path, err *e)
 {
-    json_t *list = NULL;
+    const jtree *list = NULL;
+    arena mem = {0};
     char *text = NULL;
+    size_t n;
     str array = {0};
-    status st = json_read_words(&list, &text, path, JSON_FILE_MAX, e);
-    if (st)
-        return st;
-    if (json_is_object(list)) /* a single tool without its list */
-        str_printf(&array, "[%s]", text);
-    else
-        str_puts(&array, text);
-    bool fits = json_is_object(list) || json_is_array(list);
-    json_decref(list);
+    status st = file_read_all(path, TALK_BYTES, &text, &n, e);
+    if (!st && !(st = jtree_parse(text, n, path, CONVERSATION_DEPTH, &mem, &list, e))) {
+        bool one = jtree_is(list, JTREE_OBJECT); /* a single tool without its list */
+        str_printf(&array, one ? "[%s]" : "%s", text);
+        if (!one && !jtree_is(list, JTREE_ARRAY))
+            st = err_set(e, E_FORMAT, "%s: expected an array of tool declarations", path);
+        else if (array.bad)
+            st = chat_no_memory(e);
+    }
     mem_free(text);
-    if (!fits || array.bad) {
-        st = fits ? chat_no_memory(e)
-                  : err_set(e, E_FORMAT, "%s: expected an array of tool declarations", path);
+    arena_free(&mem);
+    if (st) {
         str_free(&array);
         return st;
     }
@@ -336,15 +335,43 @@ void chat_drop_tools(chat *c)
     chat_offer_tools(c, NULL);
 }
 
+/* A turn at the end; returns how many were there. chat_put_turns ends it. */
+static size_t add_turn(chat *c, talk_role role)
+{
+    size_t before = c->messages.n;
+    talk_add(&c->messages, role, "messages", (int32_t)before);
+    return before;
+}
+
+static void put_text(chat *c, const char *text, size_t n)
+{
+    const talk_text kept = talk_keep(&c->messages, text, n);
+    talk_set_text(&c->messages, kept.s, kept.n);
+}
+
+status chat_put_turns(chat *c, size_t before, err *e)
+{
+    if (!c->messages.bad)
+        return OK;
+    c->messages.n = before;
+    c->messages.bad = false;
+    return chat_no_memory(e);
+}
+
 static status append_user(chat *c, const char *text, size_t n, bool pictured, err *e)
 {
     status st = check_utf8("the prompt", text, n, e);
     if (st)
         return st;
-    json_t *content = pictured ? chat_user_content(c, text, n) : json_stringn(text, n);
-    if (!content || json_array_append_new(
-                        c->messages, json_pack("{s:s, s:o}", "role", "user", "content", content)))
-        return chat_no_memory(e);
+    size_t before = add_turn(c, TALK_USER);
+    if (pictured)
+        chat_put_user(c, text, n);
+    else
+        put_text(c, text, n);
+    if ((st = chat_put_turns(c, before, e)))
+        return st;
+    if (pictured && c->n_next)
+        c->n_next = c->n_spoken = 0;
     return OK;
 }
 
@@ -355,7 +382,7 @@ static status add_files_apart(chat *c, const char *text, size_t n, err *e)
     if (st)
         return st;
     if ((st = append_user(c, text, n, true, e))) {
-        json_array_remove(c->messages, json_array_size(c->messages) - 1);
+        c->messages.n--;
         return st;
     }
     str_free(&c->files);
@@ -388,7 +415,7 @@ static status add_user_with_files(chat *c, const char *text, size_t n, err *e)
 
 status chat_add_user(chat *c, const char *text, size_t n, err *e)
 {
-    if (!c->title && n)
+    if (!c->title && n && utf8_valid(text, n))
         chat_name(c, text);
     if (c->n_files && c->compresses && n && !c->raw)
         return add_files_apart(c, text, n, e);
@@ -402,57 +429,50 @@ status chat_add_user(chat *c, const char *text, size_t n, err *e)
     return append_user(c, text, n, true, e);
 }
 
-static const char *message_role(const json_t *messages, size_t i)
+/* The last turn that is no tool result, if it has calls, and the number of results after it. */
+static const talk_turn *pending_calls(const chat *c, size_t *n_results)
 {
-    const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
-    return role ? role : "";
-}
-
-/* The calls of the last message that is no tool result, and the number of results after it. */
-static json_t *pending_calls(const chat *c, size_t *n_results)
-{
-    size_t i = json_array_size(c->messages);
+    const talk_turn *m = c->messages.turn;
+    size_t i = c->messages.n;
     *n_results = 0;
-    while (i-- > 0 && !strcmp(message_role(c->messages, i), "tool"))
+    while (i-- > 0 && m[i].role == TALK_TOOL)
         ++*n_results;
-    if (i == (size_t)-1)
-        return NULL;
-    return json_object_get(json_array_get(c->messages, i), "tool_calls");
+    return i != (size_t)-1 && m[i].n_calls ? &m[i] : NULL;
 }
 
 int chat_open_calls(const chat *c)
 {
     size_t n_results;
-    json_t *calls = pending_calls(c, &n_results);
-    size_t n = json_array_size(calls);
-    return n > n_results ? (int)(n - n_results) : 0;
+    const talk_turn *m = pending_calls(c, &n_results);
+    return m && m->n_calls > n_results ? (int)(m->n_calls - n_results) : 0;
 }
 
 const char *chat_open_call(const chat *c, const char **arguments)
 {
     size_t n_results;
-    json_t *calls = pending_calls(c, &n_results);
-    const json_t *fn = json_object_get(json_array_get(calls, n_results), "function");
-    *arguments = json_string_value(json_object_get(fn, "arguments"));
-    return json_string_value(json_object_get(fn, "name"));
+    const talk_turn *m = pending_calls(c, &n_results);
+    const talk_call *call = m && m->n_calls > n_results ? &m->call[n_results] : NULL;
+    *arguments = call && jtree_is(call->arguments, JTREE_STRING) ? call->arguments->s : NULL;
+    return call ? call->name.s : NULL;
 }
 
 status chat_add_result(chat *c, const char *text, err *e)
 {
     size_t n_results;
-    json_t *calls = pending_calls(c, &n_results), *call = json_array_get(calls, n_results);
+    const talk_turn *m = pending_calls(c, &n_results);
     status st = check_utf8("the result", text, strlen(text), e);
     if (st)
         return st;
-    if (!call)
+    if (!m || m->n_calls <= n_results)
         return err_set(e, E_ARG, "there is no open tool call to give a result for");
-    json_t *fn = json_object_get(call, "function");
-    json_t *msg = json_pack("{s:s, s:O, s:O, s:s}", "role", "tool", "tool_call_id",
-                            json_object_get(call, "id"), "name", json_object_get(fn, "name"),
-                            "content", text);
-    if (!msg || json_array_append_new(c->messages, msg))
-        return chat_no_memory(e);
-    return OK;
+    const talk_call call = m->call[n_results];
+    size_t before = add_turn(c, TALK_TOOL);
+    put_text(c, text, strlen(text));
+    if (!c->messages.bad) {
+        talk_last(&c->messages)->call_id = call.id;
+        talk_last(&c->messages)->name = call.name;
+    }
+    return chat_put_turns(c, before, e);
 }
 
 /* ---- One turn -------------------------------------------------------------------------- */
@@ -461,31 +481,23 @@ status chat_add_result(chat *c, const char *text, err *e)
 static status keep_answer(chat *c, err *e)
 {
     const answer *a = &c->out;
-    size_t n_calls = json_array_size(a->calls);
     if (c->raw) {
         str_put(&c->raw_text, str_text(&a->content), a->content.n);
         return c->raw_text.bad ? chat_no_memory(e) : OK;
     }
-    json_t *msg = json_pack("{s:s, s:o}", "role", "assistant", "content",
-                            json_stringn(str_text(&a->content), a->content.n));
-    if (msg && a->reasoning.n)
-        json_object_set_new(msg, "reasoning_content",
-                            json_stringn(str_text(&a->reasoning), a->reasoning.n));
-    json_t *calls = msg && n_calls ? json_array() : NULL;
-    for (size_t i = 0; i < n_calls; i++) {
-        json_t *call = json_array_get(a->calls, i);
+    carat_talk *t = &c->messages;
+    size_t before = add_turn(c, TALK_ASSISTANT);
+    put_text(c, str_text(&a->content), a->content.n);
+    if (!t->bad && a->reasoning.n)
+        talk_last(t)->thought[TALK_REASONING_CONTENT] =
+            talk_keep(t, str_text(&a->reasoning), a->reasoning.n);
+    for (size_t i = 0; i < answer_count_calls(a) && !t->bad; i++) {
         char id[64];
-        snprintf(id, sizeof id, "call_%zu_%zu", json_array_size(c->messages), i);
-        json_array_append_new(calls,
-                              json_pack("{s:s, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
-                                        "function", "name", json_object_get(call, "name"),
-                                        "arguments", json_object_get(call, "arguments")));
+        talk_call call = talk_keep_call(t, &a->said.turn->call[i]);
+        call.id = talk_keep(t, id, (size_t)snprintf(id, sizeof id, "call_%zu_%zu", before, i));
+        talk_put_call(t, call);
     }
-    if (calls)
-        json_object_set_new(msg, "tool_calls", calls);
-    if (!msg || json_array_append_new(c->messages, msg))
-        return chat_no_memory(e);
-    return OK;
+    return chat_put_turns(c, before, e);
 }
 
 /* Shortens a prompt into c->last: a conversation, or with t NULL the raw text. */
@@ -536,35 +548,41 @@ static status render_raw(chat *c, carat_chat *out, err *e)
     return out->n_ids < 0 ? (e ? e->status : E_MEMORY) : OK;
 }
 
+void chat_gather(const chat *c, carat_talk *out)
+{
+    if (c->system) {
+        talk_add(out, TALK_SYSTEM, "messages", 0);
+        talk_set_text(out, c->system, strlen(c->system));
+    }
+    for (size_t i = 0; i < c->messages.n; i++) {
+        talk_turn m = c->messages.turn[i];
+        m.list = "messages";
+        m.index = (int32_t)out->n;
+        talk_add(out, m.role, m.list, m.index);
+        if (!out->bad)
+            *talk_last(out) = m;
+    }
+}
+
 static status render_chat(chat *c, carat_chat *out, err *e)
 {
     *out = (carat_chat){0};
-    carat_compressed_free(&c->last);
-    carat_talk_close(c->rendered);
-    c->rendered = NULL;
+    forget_prompt(c);
     if (c->raw)
         return render_raw(c, out, e);
-    json_t *all = json_array();
-    if (all && c->system)
-        json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
-    if (!all || json_array_extend(all, c->messages)) {
-        json_decref(all);
-        return chat_no_memory(e);
-    }
-    char *text = json_dumps(all, JSON_COMPACT);
-    json_decref(all);
     carat_chat_options opt = {.thinking = c->thinking,
                               .preserve_thinking = c->o.preserve_thinking,
                               .drop_thinking = c->o.drop_thinking,
                               .reasoning_effort = c->o.effort};
-    if (!text)
-        return chat_no_memory(e);
-    status st = carat_talk_open(&c->rendered, text, chat_offered_tools(c), e);
-    free(text);
+    const char *tools = chat_offered_tools(c);
+    carat_talk *t = &c->prompt;
+    chat_gather(c, t);
+    status st = talk_check(t, e);
+    if (!st && tools)
+        st = jtree_parse(tools, strlen(tools), "tools", CONVERSATION_DEPTH, t->mem, &t->tools, e);
     if (!st && c->compresses)
-        st = shorten_prompt(c, c->rendered, &opt, e);
-    return st ? st
-              : carat_talk_render(c->m, c->last.talk ? c->last.talk : c->rendered, &opt, out, e);
+        st = shorten_prompt(c, t, &opt, e);
+    return st ? st : carat_talk_render(c->m, c->last.talk ? c->last.talk : t, &opt, out, e);
 }
 
 status chat_count(chat *c, int64_t *n, err *e)
@@ -615,7 +633,7 @@ status chat_answer(chat *c, err *e)
     carat_chat_free(&prompt);
     if (c->out.broken && !st)
         st = err_set(e, E_IO, "stdout: cannot write the answer");
-    bool any = c->out.content.n || json_array_size(c->out.calls);
+    bool any = c->out.content.n || answer_count_calls(&c->out);
     /* A file or a pipe has a reader, who did not get the answer; a terminal has been closed. */
     bool lost = c->out.broken && !term_is_tty(stdout);
     c->kept = any && !lost && !keep_answer(c, st ? NULL : e);
@@ -635,24 +653,20 @@ status chat_answer(chat *c, err *e)
 /* Notes the text of a question that goes. */
 static void note_deleted(chat *c, size_t i)
 {
-    str text = {0};
-    if (strcmp(message_role(c->messages, i), "user"))
+    if (c->messages.turn[i].role != TALK_USER)
         return;
-    conversations_put_text(&text, json_array_get(c->messages, i), false);
-    json_array_append_new(c->deleted, json_stringn(str_text(&text), text.n));
-    str_free(&text);
+    conversations_put_text(&c->deleted, &c->messages.turn[i], false);
+    str_putc(&c->deleted, 0);
 }
 
 static bool cut_after_last_user(chat *c, bool with_it)
 {
-    size_t n = json_array_size(c->messages);
-    json_array_clear(c->deleted);
-    for (size_t i = n; i-- > 0;)
-        if (!strcmp(message_role(c->messages, i), "user")) {
+    str_cut(&c->deleted, 0);
+    for (size_t i = c->messages.n; i-- > 0;)
+        if (c->messages.turn[i].role == TALK_USER) {
             if (with_it)
                 note_deleted(c, i);
-            for (size_t k = n; k-- > i + (with_it ? 0 : 1);)
-                json_array_remove(c->messages, k);
+            c->messages.n = i + (with_it ? 0 : 1);
             return true;
         }
     return false;
@@ -662,7 +676,7 @@ bool chat_undo(chat *c)
 {
     if (!c->raw) {
         bool cut = cut_after_last_user(c, true);
-        if (!json_array_size(c->messages) && !c->named)
+        if (!c->messages.n && !c->named)
             c->title = NULL; /* it was the first line of that question */
         if (cut && c->talk.number)
             chat_keep(c);
@@ -680,10 +694,12 @@ bool chat_drop_answer(chat *c)
 
 void chat_clear(chat *c)
 {
-    json_array_clear(c->deleted);
-    for (size_t i = 0; i < json_array_size(c->messages); i++)
+    str_cut(&c->deleted, 0);
+    for (size_t i = 0; i < c->messages.n; i++)
         note_deleted(c, i);
-    json_array_clear(c->messages);
+    forget_prompt(c);
+    arena_free(&c->mem);
+    c->messages = (carat_talk){.mem = &c->mem};
     str_cut(&c->raw_text, 0);
     c->raw_mark = 0;
     chat_keep(c);
@@ -696,62 +712,48 @@ void chat_clear(chat *c)
 
 status chat_save(const chat *c, const char *path, err *e)
 {
-    str lines = {0};
-    status st;
-    json_t *all = chat_saved(c);
-    char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
-    json_decref(all);
-    if (!text)
-        return chat_no_memory(e);
-    str_puts(&lines, text);
-    str_putc(&lines, '\n');
-    st = lines.bad ? chat_no_memory(e) : file_replace(path, false, lines.at, lines.n, e);
-    str_free(&lines);
-    free(text);
+    str text = {0};
+    chat_put_saved(c, &text, NULL);
+    str_putc(&text, '\n');
+    status st = text.bad ? chat_no_memory(e) : file_replace(path, false, text.at, text.n, e);
+    str_free(&text);
     return st;
 }
 
-status chat_take_messages(chat *c, json_t *list, const char *what, err *e)
+status chat_take_messages(chat *c, const carat_talk *from, const char *what, err *e)
 {
-    const char *system = NULL;
+    arena mem = {0};
+    carat_talk turns = {.mem = &mem};
     pictures loaded = {0};
-    json_t *kept = json_array(), *one;
-    status st = kept ? OK : chat_no_memory(e);
-    if (!st && !json_is_array(list))
-        st = err_set(e, E_FORMAT, "%s: expected an array of messages", what);
-    for (size_t i = 0; !st && i < json_array_size(list); i++) {
-        json_t *msg = json_array_get(list, i);
-        const char *role = json_string_value(json_object_get(msg, "role"));
-        const char *content = json_string_value(json_object_get(msg, "content"));
-        if (!role)
-            st = err_set(e, E_FORMAT, "%s: message %zu has no role", what, i + 1);
-        else if (i == 0 && !strcmp(role, "system") && content)
-            system = content;
-        else if (!(st = chat_load_message(c, msg, &loaded, what, &one, e)) &&
-                 json_array_append_new(kept, one))
-            st = chat_no_memory(e);
-    }
+    const talk_turn *first = from->n ? from->turn : NULL;
+    bool system = first && first->role == TALK_SYSTEM && first->shape == TALK_WHOLE;
+    status st = OK;
+    for (size_t i = system; i < from->n && !st; i++)
+        st = chat_load_turn(c, &turns, &from->turn[i], &loaded, what, e);
+    /* It may have U+0000, at which a system message of carat ends. */
     if (!st && system)
-        st = chat_set_system(c, system, e);
-    if (!st) {
-        json_decref(c->messages);
-        c->messages = kept;
-        kept = NULL;
+        st = chat_set_system(c, first->part->text.s, e);
+    if (st) {
+        arena_free(&mem);
+    } else {
+        forget_prompt(c);
+        arena_free(&c->mem);
+        c->mem = mem;
+        c->messages = turns;
+        c->messages.mem = &c->mem;
         chat_use_pictures(c, &loaded);
     }
     pictures_free(&loaded);
-    json_decref(kept);
     return st;
 }
 
-/* An array of messages, or an object that has one under "messages". */
+/* A list of messages, or an object that has one under "messages". */
 status chat_load(chat *c, const char *path, err *e)
 {
-    json_t *file = NULL;
-    status st = json_read_words(&file, NULL, path, JSON_FILE_MAX, e);
+    kept_talk file;
+    status st = conversations_read_file(&file, path, true, e);
     if (!st)
-        st = chat_take_messages(c, json_is_object(file) ? json_object_get(file, "messages") : file,
-                                path, e);
-    json_decref(file);
+        st = chat_take_messages(c, &file.talk, path, e);
+    kept_free(&file);
     return st;
 }

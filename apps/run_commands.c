@@ -484,7 +484,7 @@ static status cmd_load(chat *c, const char *arg, slash_result *r, err *e)
         c->named = false;
     }
     if (!st)
-        term_note("loaded %zu messages", json_array_size(c->messages));
+        term_note("loaded %zu messages", c->messages.n);
     return st;
 }
 

@@ -232,7 +232,7 @@ static void keep_line(editor *ed, const char *text)
 typedef struct going {
     const editor *ed;
     size_t from;
-    const json_t *questions;
+    const str *questions; /* each with its NUL; or NULL */
 } going;
 
 /* A question is the typed text, after the files that went with it. */
@@ -250,15 +250,16 @@ static bool goes(void *user, const char *text)
     for (size_t at = g->from; at < typed->n; at += strlen(typed->at + at) + 1)
         if (!strcmp(typed->at + at, text))
             return true;
-    for (size_t i = 0; i < json_array_size(g->questions); i++)
-        if (is_question(json_string_value(json_array_get(g->questions, i)), text))
+    const str *q = g->questions;
+    for (size_t at = 0; q && at < q->n; at += strlen(q->at + at) + 1)
+        if (is_question(q->at + at, text))
             return true;
     return false;
 }
 
 /* Takes the lines typed from `from` on out of the file, with the questions. They can still be
  * brought back by keys until the program ends. */
-static void forget_lines(editor *ed, size_t from, const json_t *questions)
+static void forget_lines(editor *ed, size_t from, const str *questions)
 {
     going g = {ed, from, questions};
     if (ed->history_path[0])
@@ -267,12 +268,11 @@ static void forget_lines(editor *ed, size_t from, const json_t *questions)
 }
 
 /* Where the last question was typed; the end: not in this run. */
-static size_t typed_question(const editor *ed, const json_t *questions)
+static size_t typed_question(const editor *ed, const str *questions)
 {
     size_t found = ed->typed.n;
-    const char *question = json_string_value(json_array_get(questions, 0));
-    for (size_t at = 0; question && at < ed->typed.n; at += strlen(ed->typed.at + at) + 1)
-        if (is_question(question, ed->typed.at + at))
+    for (size_t at = 0; questions->n && at < ed->typed.n; at += strlen(ed->typed.at + at) + 1)
+        if (is_question(questions->at, ed->typed.at + at))
             found = at;
     return found;
 }
@@ -281,9 +281,9 @@ static size_t typed_question(const editor *ed, const json_t *questions)
 static void follow_command(editor *ed, const chat *c, const slash_result *r)
 {
     if (r->cleared)
-        forget_lines(ed, 0, c->deleted);
+        forget_lines(ed, 0, &c->deleted);
     else if (r->undone)
-        forget_lines(ed, typed_question(ed, c->deleted), NULL);
+        forget_lines(ed, typed_question(ed, &c->deleted), NULL);
     if (c->o.no_history && !ed->off)
         forget_lines(ed, 0, NULL);
     ed->off = c->o.no_history;

@@ -19,30 +19,28 @@ static const char begin_summary[] = "This is a summary of our conversation so fa
 
 static bool is_user(const chat *c, size_t i)
 {
-    const char *role = json_string_value(json_object_get(json_array_get(c->messages, i), "role"));
-    return role && !strcmp(role, "user");
+    return c->messages.turn[i].role == TALK_USER;
 }
 
 /* Removes the oldest turn: up to the next question that follows an answer. False: there is only one
  * turn. */
 static bool drop_turn(chat *c)
 {
-    size_t n = json_array_size(c->messages), i = 0;
+    size_t n = c->messages.n, i = 0;
     while (i < n && is_user(c, i))
         i++;
     while (i < n && !is_user(c, i))
         i++;
     if (i >= n)
         return false;
-    while (i--)
-        json_array_remove(c->messages, 0);
+    talk_remove(&c->messages, 0, i);
     return true;
 }
 
 static int count_turns(const chat *c)
 {
     int n = 0;
-    for (size_t i = 0; i < json_array_size(c->messages); i++)
+    for (size_t i = 0; i < c->messages.n; i++)
         n += !i || (is_user(c, i) && !is_user(c, i - 1));
     return n;
 }
@@ -72,16 +70,17 @@ static status drop_until_fits(chat *c, int stay, int *n, err *e)
 
 /* What a change of the conversation may undo: its messages, and the pictures of the next one. */
 typedef struct undo {
-    json_t *messages;
+    carat_talk messages;
     int32_t next[PICTURES_MAX], n_next;
 } undo;
 
 static status undo_begin(undo *u, const chat *c, err *e)
 {
-    u->messages = json_copy(c->messages);
+    u->messages = (carat_talk){.mem = c->messages.mem};
+    talk_copy(&c->messages, &u->messages);
     u->n_next = c->n_next;
     memcpy(u->next, c->next, sizeof u->next);
-    return u->messages ? OK : err_memory(e, "the conversation", 256);
+    return talk_check(&u->messages, e);
 }
 
 static void give_next(const undo *u, chat *c)
@@ -93,13 +92,10 @@ static void give_next(const undo *u, chat *c)
 /* Ends a change: one that failed is undone. */
 static status undo_end(undo *u, chat *c, status st)
 {
-    json_t *gone = u->messages;
-    if (st && gone) {
-        gone = c->messages;
+    if (st && !u->messages.bad) {
         c->messages = u->messages;
         give_next(u, c);
     }
-    json_decref(gone);
     return st;
 }
 
@@ -123,7 +119,7 @@ status chat_drop_turns(chat *c, int64_t wanted, slash_result *r, err *e)
     int n = 0;
     status st = undo_begin(&before, c, e);
     st = st ? st : take_waiting(c, e);
-    if (!st && !json_array_size(c->messages))
+    if (!st && !c->messages.n)
         st = err_set(e, E_ARG, "there is nothing to drop");
     while (!st && n < wanted && drop_turn(c))
         n++;
@@ -147,7 +143,7 @@ status chat_summarise(chat *c, slash_result *r, err *e)
     bool keeps = c->keep;
     int n = 0;
     status st = undo_begin(&before, c, e);
-    if (!st && !json_array_size(c->messages))
+    if (!st && !c->messages.n)
         st = err_set(e, E_ARG, "there is nothing to summarise");
     c->keep = false; /* the request for a summary is no part of the conversation, */
     c->n_next = 0;   /* and has no pictures of the message that waits */
@@ -165,11 +161,13 @@ status chat_summarise(chat *c, slash_result *r, err *e)
     if (!st && text.bad)
         st = err_memory(e, "a summary", text.n);
     if (!st) {
-        json_array_clear(c->messages);
+        c->messages.n = 0;
         st = chat_add_user(c, str_text(&text), text.n, e);
-        json_t *reply = json_pack("{s:s, s:s}", "role", "assistant", "content", after_summary);
-        if (json_array_append_new(c->messages, reply) && !st)
-            st = err_memory(e, "a summary", sizeof after_summary);
+        size_t n_before = c->messages.n;
+        talk_add(&c->messages, TALK_ASSISTANT, "messages", (int32_t)n_before);
+        talk_set_text(&c->messages, after_summary, sizeof after_summary - 1);
+        status put = chat_put_turns(c, n_before, e);
+        st = st ? st : put;
         give_next(&before, c);
         st = st ? st : take_waiting(c, e);
     }

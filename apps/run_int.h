@@ -35,6 +35,7 @@
 #include "apps/term.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "text/talk.h"
 
 #include <jansson.h>
 
@@ -66,19 +67,21 @@ typedef struct answer {
     bool broken; /* writing to stdout failed */
     word_wrap content_words, thought_words;
     str content, reasoning;
-    json_t *calls;     /* [{"name", "arguments"}] */
-    json_t *run_calls; /* ANSWER_OBJECT: those of the answers before, with "result" */
+    arena mem;       /* of said; one answer */
+    carat_talk said; /* a turn, with the calls so far */
+    str run_calls;   /* ANSWER_OBJECT: those of the answers before, as items of JSON with "result" */
     carat_finish finish;
     /* Calls that are shown elsewhere, when they are run. NULL: none. */
     bool (*hides_call)(void *user, const char *name);
     void *hides_user;
 } answer;
 
-status answer_init(answer *a, answer_format format, bool interactive, err *e);
+void answer_init(answer *a, answer_format format, bool interactive);
 void answer_reset(answer *a);
 void answer_free(answer *a);
 bool answer_show(void *user, const carat_event *ev); /* a carat_event_fn; user is the answer */
 void answer_finish(answer *a);                       /* ends the last line */
+size_t answer_count_calls(const answer *a);
 void answer_print_speed(const carat_timings *t, const carat_session *s);
 /* ANSWER_OBJECT: keeps the calls of this answer, whose results are in the list, for the object. */
 status answer_keep_calls(answer *a, const char *const *results, err *e);
@@ -115,9 +118,10 @@ typedef struct chat {
     talk_place talk;   /* where */
     const char *title; /* of it; NULL: none yet */
     bool named;        /* the user gave the title: it outlives the first question */
-    json_t *deleted;   /* texts of questions that /undo or /clear has deleted, for run_edit.c */
-    json_t *messages;  /* OpenAI's shape, without the system message */
-    char *system;      /* or NULL */
+    str deleted; /* questions that /undo or /clear has deleted, each with its NUL, for run_edit.c */
+    arena mem;           /* of messages */
+    carat_talk messages; /* without the system message */
+    char *system;        /* or NULL */
     char *tools;       /* that the user declared: JSON text, or NULL */
     mcp_specs specs;   /* of --mcp */
     mcp_set *mcp;      /* or NULL */
@@ -136,7 +140,8 @@ typedef struct chat {
     carat_compress_options compress;
     carat_compressor *shortened;
     scorer scorer;
-    carat_talk *rendered;  /* of the last prompt */
+    arena prompt_mem;
+    carat_talk prompt;     /* the last one: the system message, and turns that share their parts */
     carat_compressed last; /* shortened, which borrows from it */
     double compress_ms;
     answer out;
@@ -186,17 +191,21 @@ bool chat_drop_answer(
 void chat_clear(chat *c); /* deletes the conversation, and its kept file */
 status chat_save(const chat *c, const char *path, err *e);
 status chat_load(chat *c, const char *path, err *e);
-/* Replaces the messages, and the system message if the list begins with one. what: for errors. */
-status chat_take_messages(chat *c, json_t *list, const char *what, err *e);
+/* Replaces the messages, and the system message if the others begin with one. what: for errors. */
+status chat_take_messages(chat *c, const carat_talk *from, const char *what, err *e);
+/* The turns behind the first `before` are complete. Lack of memory: they go. */
+status chat_put_turns(chat *c, size_t before, err *e);
 
-/* --resume: finds and reads a kept conversation, and its model if the user named none. The object
- * (json_decref) must outlive o. */
-status chat_find_talk(const char *which, run_options *o, json_t **kept, talk_place *place, err *e);
-status chat_resume(chat *c, json_t *kept, const talk_place *place, err *e);
+/* --resume: finds and reads a kept conversation, and its model if the user named none. What is
+ * kept (kept_free) must outlive o. */
+status chat_find_talk(const char *which, run_options *o, kept_talk *kept, talk_place *place, err *e);
+status chat_resume(chat *c, const kept_talk *kept, const talk_place *place, err *e);
 void chat_show_last(const chat *c);        /* the last question and answer, dimmed, on stderr */
 void chat_name(chat *c, const char *text); /* the first line of it becomes the title */
 void chat_keep(chat *c); /* writes the conversation, if it is kept; a failure is told once */
-json_t *chat_saved(const chat *c); /* the messages as they are saved; NULL: no memory */
+/* Into a conversation without turns: the system message, and turns that share their parts. */
+void chat_gather(const chat *c, carat_talk *out);
+void chat_put_saved(const chat *c, str *o, const char *key); /* the messages as they are saved */
 status check_utf8(const char *what, const char *text, size_t n, err *e);
 
 /* In other programs the first operand of `run` is the model. Here it is one if it names a model of
@@ -206,9 +215,9 @@ status check_utf8(const char *what, const char *text, size_t n, err *e);
 
 typedef struct made_run {
     const char *name; /* NULL: the model is no such one */
-    json_t *root;     /* its file; the options borrow strings of it */
-    json_t *messages; /* of root; or NULL */
+    json_t *root; /* its file; the options borrow strings of it */
     arena mem;
+    carat_talk messages; /* of its file, or none */
 } made_run;
 
 bool run_is_made(const char *name);
@@ -245,16 +254,16 @@ status chat_take_pictures(chat *c, pictures *from, err *e);
 status chat_take_paths(chat *c, const char *text, str *out, err *e);
 bool chat_begins_with_picture(const char *text); /* with the path of a picture that exists */
 bool has_picture_path(const char *text);         /* somewhere */
-/* A message's content: the text, or parts with the pictures, which are taken. NULL: no memory. */
-json_t *chat_user_content(chat *c, const char *text, size_t n);
+/* The content of the last turn: the text, or parts with the pictures of the next message. */
+void chat_put_user(chat *c, const char *text, size_t n);
 const char *chat_next_kind(const chat *c); /* "picture", "sound" or, of both, "file" */
 /* After messages have been dropped: the others' pictures are counted anew, also where texts name
  * them. */
 void chat_count_anew(chat *c);
 void chat_take_back(chat *c); /* chat_undo, and the pictures go with the next message */
-/* A saved message to one of a conversation, its pictures into the list. what: for errors. */
-status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,
-                         err *e);
+/* A turn as it was saved to one of a conversation, its pictures into the list. what: for errors. */
+status chat_load_turn(const chat *c, carat_talk *out, const talk_turn *m, pictures *to,
+                      const char *what, err *e);
 /* The pictures of loaded messages take the place of all but those of the next message. */
 void chat_use_pictures(chat *c, pictures *loaded);
 /* What the pictures of a prompt add to its length. */

@@ -3,6 +3,7 @@
  * A kept conversation is a convenience: if it cannot be written, the user is told once and the
  * conversation goes on.
  */
+#include "apps/jsonw.h"
 #include "apps/run_int.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -13,61 +14,57 @@
 #include <string.h>
 #include <unistd.h>
 
-status chat_find_talk(const char *which, run_options *o, json_t **kept, talk_place *place, err *e)
+status chat_find_talk(const char *which, run_options *o, kept_talk *kept, talk_place *place, err *e)
 {
     int64_t number;
     status st = conversations_find(which, &number, e);
     if (st || (st = conversations_read(number, kept, place, e)))
         return st;
-    if (!o->model) /* the string belongs to the object */
-        o->model = json_string_value(json_object_get(*kept, "open"));
+    if (!o->model) /* the string belongs to it */
+        o->model = kept->open;
     return OK;
 }
 
-status chat_resume(chat *c, json_t *kept, const talk_place *place, err *e)
+status chat_resume(chat *c, const kept_talk *kept, const talk_place *place, err *e)
 {
-    const char *title = json_string_value(json_object_get(kept, "title"));
-    const char *tools = json_string_value(json_object_get(kept, "tools"));
     char *system = c->o.system ? c->system : NULL; /* --system wins over the kept message */
     if (c->raw)
         return err_set(e, E_ARG, "--raw and --resume exclude each other");
     if (system && !(system = mem_strdup(system)))
         return err_memory(e, "the conversation", 256);
-    status st =
-        chat_take_messages(c, json_object_get(kept, "messages"), "the kept conversation", e);
+    status st = chat_take_messages(c, &kept->talk, "the kept conversation", e);
     if (!st && system)
         st = chat_set_system(c, system, e);
     mem_free(system);
-    if (!st && tools && !c->tools && !(c->tools = mem_strdup(tools)))
+    if (!st && kept->tools && !c->tools && !(c->tools = mem_strdup(kept->tools)))
         st = err_memory(e, "the conversation", 256);
     if (!st)
         st = chat_offer_tools(c, e);
-    if (!st && title) {
-        c->title = chat_keep_text(c, title);
+    if (!st && kept->title) {
+        c->title = chat_keep_text(c, kept->title);
         c->named = true;
     }
     c->talk = *place;
     c->keep = !c->o.no_history && !conversations_off();
     if (!st)
         term_note("conversation %" PRId64 ", %zu messages: %s", place->number,
-                  json_array_size(c->messages), title ? title : "");
+                  c->messages.n, kept->title ? kept->title : "");
     return st;
 }
 
 /* Prints the last question and answer, where a reader left off. */
 void chat_show_last(const chat *c)
 {
-    size_t n = json_array_size(c->messages), from = n > 2 ? n - 2 : 0;
+    size_t n = c->messages.n, from = n > 2 ? n - 2 : 0;
     for (size_t i = from; i < n; i++) {
-        json_t *m = json_array_get(c->messages, i);
-        const char *role = json_string_value(json_object_get(m, "role"));
+        const talk_turn *m = &c->messages.turn[i];
         str text = {0};
         conversations_put_text(&text, m, true);
-        if (!role || !text.n) {
+        if (!text.n) {
             str_free(&text);
             continue;
         }
-        bool user = !strcmp(role, "user");
+        bool user = m->role == TALK_USER;
         word_wrap w = {0};
         term_set(stderr, TERM_DIM);
         if (user)
@@ -93,13 +90,18 @@ void chat_name(chat *c, const char *text)
     c->title = chat_keep_text(c, title);
 }
 
+static void put_text(str *o, const char *key, const char *text)
+{
+    if (text && utf8_valid(text, strlen(text))) /* names of files may be any bytes */
+        json_text(o, key, text);
+}
+
 /* What -m was given; of an existing file its absolute path. */
-static json_t *model_to_open(const chat *c)
+static void put_model_to_open(const chat *c, str *o)
 {
     char path[PATH_MAX];
-    if (!c->o.model)
-        return NULL;
-    return json_string(!access(c->o.model, F_OK) && realpath(c->o.model, path) ? path : c->o.model);
+    bool file = c->o.model && !access(c->o.model, F_OK) && realpath(c->o.model, path);
+    put_text(o, "open", file ? path : c->o.model);
 }
 
 /* The conversation is deleted, so its file goes. */
@@ -118,19 +120,23 @@ void chat_keep(chat *c)
 {
     err e = {0};
     bool moved = false;
-    if (c->talk.number && !json_array_size(c->messages)) {
+    if (c->talk.number && !c->messages.n) {
         forget(c);
         return;
     }
-    if (!c->keep || c->raw || !json_array_size(c->messages))
+    if (!c->keep || c->raw || !c->messages.n)
         return;
-    json_t *list = chat_saved(c);
-    json_t *kept = json_pack("{s:i, s:s, s:s, s:o*, s:s*, s:o}", "version", 1, "title",
-                             c->title ? c->title : "", "model", c->info.name, "open",
-                             model_to_open(c), "tools", c->tools, "messages", list);
-    status st = kept ? conversations_write(&c->talk, kept, &moved, &e)
-                     : err_memory(&e, "the conversation", 256);
-    json_decref(kept);
+    str kept = {0};
+    json_open(&kept, NULL, '{');
+    json_int(&kept, "version", 1);
+    put_text(&kept, "title", c->title ? c->title : "");
+    put_text(&kept, "model", c->info.name);
+    put_model_to_open(c, &kept);
+    put_text(&kept, "tools", c->tools);
+    chat_put_saved(c, &kept, "messages");
+    json_close(&kept, "}\n");
+    status st = conversations_write(&c->talk, &kept, &moved, &e);
+    str_free(&kept);
     if (st) {
         c->keep = false;
         term_note("the conversation is not kept: %s", e.text);

@@ -106,7 +106,15 @@ status run_take_made(run_options *o, config *f, made_run *m, err *e)
         o->model = NULL;
     else
         o->model = file && !stat(file, &sb) ? file : from;
-    m->messages = json_object_get(m->root, "messages");
+    m->messages.mem = &m->mem;
+    const jtree *all, *list = NULL;
+    if (json_object_get(m->root, "messages")) {
+        if ((st = jtree_parse(found->text, found->n, found->name, CONVERSATION_DEPTH, &m->mem, &all, e)))
+            return st;
+        list = jtree_get(all, "messages");
+    }
+    if (list && (st = conversations_take(list, &m->messages, found->name, e)))
+        return st;
     const char **adapter;
     size_t n;
     st = made_adapters(found, &m->mem, &adapter, &n, e);
@@ -145,9 +153,9 @@ status run_check_made(const char *name, json_t *root, err *e)
 
 status run_begin_made(chat *c, const run_options *o, const made_run *m, err *e)
 {
-    if (!m->messages || o->resume || o->messages_file)
+    if (!m->messages.n || o->resume || o->messages_file)
         return OK;
-    status st = chat_take_messages(c, m->messages, m->name, e);
+    status st = chat_take_messages(c, &m->messages, m->name, e);
     return st || !o->system ? st : chat_set_system(c, o->system, e);
 }
 

@@ -1,17 +1,19 @@
 /* run_pictures.c - pictures of a conversation: files and paths that become parts of messages, and
  * soft tokens in prompts. Sounds are pictures here but where they differ (apps/media/pictures.h):
- * their parts are {"type": "audio", ...}, and {"type": "input_audio", ...} as they are saved.
+ * their parts are of another kind.
  *
  * A message with pictures has parts instead of a text. While the conversation is at work a picture
- * is {"type": "image", "number": N, "name": FILE}, N its place in chat.pictures. In a saved
- * conversation it is {"type": "image_url", ...} with the whole file as a data URI, as in OpenAI's
- * requests: so it can be read where the file is no more.
+ * is a part whose number is its place in chat.pictures. In a saved conversation it is {"type":
+ * "image_url", ...} with the whole file as a data URI, as in OpenAI's requests, a sound {"type":
+ * "input_audio", ...}: so it can be read where the file is no more.
  *
  * A path in a typed text becomes "picture N", N its place among the pictures of the prompt. Its
- * text part remembers that, "spoken": [[OFFSET, NUMBER], ...]: where older messages are dropped, N
- * is another. In a saved conversation NUMBER counts the pictures and sounds of its messages.
+ * text part remembers that as a mention: where older messages are dropped, N is another. In a saved
+ * conversation mentions are "spoken": [[OFFSET, NUMBER], ...], and NUMBER counts the pictures and
+ * sounds of its messages.
  */
 #include "apps/media/soft.h"
+#include "apps/talk_json.h"
 #include "apps/run_int.h"
 #include "base/base64.h"
 #include "base/mem.h"
@@ -26,33 +28,12 @@
 
 /* ---- The list ------------------------------------------------------------------------------ */
 
-/* The number of a part that is a picture; -1: it is none. Parts of a loaded conversation that are
- * no pictures stay as they are, whatever members they have. */
-static int32_t number_of(const json_t *part)
+static void mark_used(const carat_talk *t, bool *used)
 {
-    const char *type = json_string_value(json_object_get(part, "type"));
-    const json_t *n = json_object_get(part, "number");
-    json_int_t number = json_is_integer(n) ? json_integer_value(n) : -1;
-    bool is_one = type && (!strcmp(type, "image") || !strcmp(type, "audio"));
-    return is_one && number >= 0 && number < PICTURES_MAX ? (int32_t)number : -1;
-}
-
-static void mark_used(const json_t *messages, bool *used)
-{
-    size_t i, k;
-    json_t *m, *part;
-    json_array_foreach(messages, i, m)
-        json_array_foreach(json_object_get(m, "content"), k, part) if (number_of(part) >= 0)
-            used[number_of(part)] = true;
-}
-
-static void renumber(json_t *messages, const int32_t *to)
-{
-    size_t i, k;
-    json_t *m, *part;
-    json_array_foreach(messages, i, m)
-        json_array_foreach(json_object_get(m, "content"), k, part) if (number_of(part) >= 0)
-            json_integer_set(json_object_get(part, "number"), to[number_of(part)]);
+    for (size_t i = 0; i < t->n; i++)
+        for (size_t k = 0; k < t->turn[i].n_parts; k++)
+            if (t->turn[i].part[k].number >= 0)
+                used[t->turn[i].part[k].number] = true;
 }
 
 static const char *kind_of(const picture *p);
@@ -60,30 +41,40 @@ static bool is_sound(const picture *p);
 static int count_kind(const pictures *l, int32_t n, bool sounds);
 
 /* Writes what a text part says of pictures anew, after the list has become l. */
-static void speak_anew(json_t *part, const int32_t *to, const pictures *l)
+static void speak_anew(arena *mem, talk_part *part, const int32_t *to, const pictures *l)
 {
-    json_t *place, *spoken = json_object_get(part, "spoken"), *text = json_object_get(part, "text");
-    const char *was = json_string_value(text);
-    size_t i, done = 0;
+    size_t done = 0;
     str now = {0};
-    json_array_foreach(spoken, i, place)
-    {
-        int32_t k = to[json_integer_value(json_array_get(place, 1))];
-        size_t at = (size_t)json_integer_value(json_array_get(place, 0));
-        size_t word = strlen(kind_of(&l->at[k])) + 1; /* and a blank */
-        str_put(&now, was + done, at - done);
-        json_integer_set(json_array_get(place, 0), (json_int_t)now.n);
-        json_integer_set(json_array_get(place, 1), k);
-        str_put(&now, was + at, word);
-        str_printf(&now, "%d", count_kind(l, k + 1, is_sound(&l->at[k])));
-        done = at + word + strspn(was + at + word, "0123456789");
+    for (size_t i = 0; i < part->n_mentions; i++) {
+        talk_mention *x = &part->mention[i];
+        size_t at = x->at;
+        x->number = to[x->number];
+        const picture *p = &l->at[x->number];
+        size_t word = strlen(kind_of(p)) + 1; /* and a blank */
+        str_put(&now, part->text.s + done, at - done);
+        x->at = now.n;
+        str_put(&now, part->text.s + at, word);
+        str_printf(&now, "%d", count_kind(l, x->number + 1, is_sound(p)));
+        done = at + word + strspn(part->text.s + at + word, "0123456789");
     }
-    if (!spoken)
-        return;
-    str_puts(&now, was + done);
-    if (!now.bad)
-        json_string_setn(text, str_text(&now), now.n);
+    str_put(&now, part->text.s + done, part->text.n - done);
+    const char *kept = now.bad ? NULL : arena_strndup(mem, now.at, now.n);
+    if (kept)
+        part->text = (talk_text){kept, now.n};
     str_free(&now);
+}
+
+/* Pictures of the messages get other numbers. Their parts were made here, so they may be written. */
+static void renumber(chat *c, const int32_t *to, const pictures *l)
+{
+    for (size_t i = 0; i < c->messages.n; i++)
+        for (size_t k = 0; k < c->messages.turn[i].n_parts; k++) {
+            talk_part *part = (talk_part *)(uintptr_t)&c->messages.turn[i].part[k];
+            if (part->number >= 0)
+                part->number = to[part->number];
+            if (part->n_mentions)
+                speak_anew(&c->mem, part, to, l);
+        }
 }
 
 static void free_list(pictures *l, carat_media **media)
@@ -102,9 +93,7 @@ static void sweep(chat *c)
     int32_t to[PICTURES_MAX] = {0};
     carat_media *media[PICTURES_MAX] = {NULL};
     pictures rest = {.keep = true};
-    size_t i, k;
-    json_t *m, *part;
-    mark_used(c->messages, used);
+    mark_used(&c->messages, used);
     for (int32_t n = 0; n < c->n_next; n++)
         used[c->next[n]] = true;
     for (int32_t n = 0; n < c->pictures.n; n++) {
@@ -116,9 +105,7 @@ static void sweep(chat *c)
         media[to[n]] = c->media[n];
         c->media[n] = NULL;
     }
-    renumber(c->messages, to);
-    json_array_foreach(c->messages, i, m) json_array_foreach(json_object_get(m, "content"), k, part)
-        speak_anew(part, to, &rest);
+    renumber(c, to, &rest);
     for (int32_t n = 0; n < c->n_next; n++)
         c->next[n] = to[c->next[n]];
     for (int32_t n = 0; n < c->n_spoken; n++)
@@ -445,77 +432,73 @@ status chat_take_paths(chat *c, const char *text, str *out, err *e)
 /* ---- Messages ------------------------------------------------------------------------------- */
 
 /* A part while the conversation is at work. */
-static json_t *part_of(const picture *p, int32_t number)
+static void make_part(carat_talk *t, talk_part *part, const picture *p, int32_t number)
 {
-    return json_pack("{s:s, s:i, s:s}", "type", is_sound(p) ? "audio" : "image", "number",
-                     (int)number, "name", SHOWN(base_name_of(p->name)));
+    const char *name = SHOWN(base_name_of(p->name));
+    *part = (talk_part){.kind = is_sound(p) ? TALK_AUDIO : TALK_IMAGE,
+                        .name = is_sound(p) ? "audio" : "image",
+                        .text = talk_keep(t, name, strlen(name)),
+                        .number = number};
+}
+
+/* Room for the mentions of a text; NULL: no memory, or it is not wanted. */
+static talk_mention *mentions(carat_talk *t, int32_t n)
+{
+    talk_mention *at = n ? arena_array(t->mem, (size_t)n, sizeof *at) : NULL;
+    t->bad |= n && !at;
+    return at;
 }
 
 /* A text, with what it says of pictures: paths became that at its end. */
-static json_t *text_part(const chat *c, json_t *words)
+static talk_part text_part(chat *c, talk_text words)
 {
-    json_t *part = json_pack("{s:s, s:O}", "type", "text", "text", words);
-    json_t *spoken = c->n_spoken ? json_array() : NULL;
-    size_t n = json_string_length(words);
-    for (int32_t i = 0; i < c->n_spoken && spoken; i++) {
+    talk_part part = {.kind = TALK_TEXT, .name = "text", .text = words, .number = -1};
+    part.mention = mentions(&c->messages, c->n_spoken);
+    for (int32_t i = 0; i < c->n_spoken && part.mention; i++) {
         const picture_name *x = &c->spoken[i];
         char says[32];
         int len = says_number(says, &c->pictures, x->number);
-        const char *text = json_string_value(words);
         /* The text may be another one. */
-        if (x->from_end <= n && !strncmp(text + (n - x->from_end), says, (size_t)len))
-            json_array_append_new(
-                spoken, json_pack("[I, i]", (json_int_t)(n - x->from_end), (int)x->number));
+        if (x->from_end <= words.n &&
+            !strncmp(words.s + (words.n - x->from_end), says, (size_t)len))
+            part.mention[part.n_mentions++] = (talk_mention){words.n - x->from_end, x->number};
     }
-    if (spoken)
-        json_object_set_new(part, "spoken", spoken);
     return part;
 }
 
-json_t *chat_user_content(chat *c, const char *text, size_t n)
+void chat_put_user(chat *c, const char *text, size_t n)
 {
-    json_t *words = json_stringn(text, n);
-    if (!c->n_next || !words)
-        return words;
-    json_t *parts = json_array();
-    bool ok = parts;
-    for (int i = 0; i < c->n_next; i++)
-        ok &= !json_array_append_new(parts, part_of(&c->pictures.at[c->next[i]], c->next[i]));
+    carat_talk *t = &c->messages;
+    const talk_text words = talk_keep(t, text, n);
+    talk_part part;
+    if (!c->n_next) {
+        talk_set_text(t, words.s, words.n);
+        return;
+    }
+    for (int i = 0; i < c->n_next; i++) {
+        make_part(t, &part, &c->pictures.at[c->next[i]], c->next[i]);
+        talk_put_part(t, part);
+    }
     if (n)
-        ok &= !json_array_append_new(parts, text_part(c, words));
-    json_decref(words);
-    if (!ok) {
-        json_decref(parts);
-        return NULL;
-    }
-    c->n_next = c->n_spoken = 0;
-    return parts;
-}
-
-/* The text may be sent again as it was. */
-static void take_spoken(chat *c, const json_t *part)
-{
-    size_t i, n = json_string_length(json_object_get(part, "text"));
-    json_t *place, *spoken = json_object_get(part, "spoken");
-    json_array_foreach(spoken, i, place) if (i < PICTURES_MAX)
-    {
-        c->spoken[i] = (picture_name){n - (size_t)json_integer_value(json_array_get(place, 0)),
-                                      (int32_t)json_integer_value(json_array_get(place, 1))};
-        c->n_spoken = (int32_t)i + 1;
-    }
+        talk_put_part(t, text_part(c, words));
 }
 
 void chat_take_back(chat *c)
 {
-    size_t i = json_array_size(c->messages), k;
-    json_t *part;
     int32_t number[PICTURES_MAX];
     int n = 0;
-    const json_t *last = i ? json_array_get(c->messages, i - 1) : NULL;
-    json_array_foreach(json_object_get(last, "content"), k,
-                       part) if (number_of(part) >= 0 && n < PICTURES_MAX) number[n++] =
-        number_of(part);
-    json_array_foreach(json_object_get(last, "content"), k, part) take_spoken(c, part);
+    const talk_turn *last = talk_last(&c->messages);
+    for (size_t k = 0; last && k < last->n_parts; k++) {
+        const talk_part *part = &last->part[k];
+        if (part->number >= 0 && n < PICTURES_MAX)
+            number[n++] = part->number;
+        /* The text may be sent again as it was. */
+        for (size_t i = 0; i < part->n_mentions && i < PICTURES_MAX; i++) {
+            c->spoken[i] = (picture_name){part->text.n - part->mention[i].at,
+                                          part->mention[i].number};
+            c->n_spoken = (int32_t)i + 1;
+        }
+    }
     chat_undo(c);
     memcpy(c->next, number, (size_t)n * sizeof *number);
     c->n_next = n;
@@ -524,201 +507,161 @@ void chat_take_back(chat *c)
                   n > 1 ? "s go" : " goes", n > 1 ? "them" : "it");
 }
 
-static json_t *saved_sound(const picture *p, json_t *name)
-{
-    static const char *const format[] = {
-        [SOUND_WAV] = "wav", [SOUND_FLAC] = "flac", [SOUND_MP3] = "mp3", [SOUND_OGG] = "ogg"};
-    str data = {0};
-    base64_put(&data, p->bytes, p->n);
-    json_t *out = data.bad ? NULL
-                           : json_pack("{s:s, s:{s:s, s:s}, s:O*}", "type", "input_audio",
-                                       "input_audio", "data", data.at, "format",
-                                       format[sound_format_of(p->bytes, p->n)], "name", name);
-    str_free(&data);
-    return out;
-}
+/* ---- Saved conversations --------------------------------------------------------------------- */
 
-/* A part that is a picture, with its file as a data URI; of a sound as bare base64. */
-static json_t *saved_part(const chat *c, const json_t *part)
+/* A picture with its file as a data URI, a sound as bare base64. */
+static void put_file(const picture *p, str *o)
 {
-    static const char *const type[] = {
+    static const char *const images[] = {
         [IMAGE_PNG] = "png", [IMAGE_JPEG] = "jpeg", [IMAGE_WEBP] = "webp"};
-    const picture *p = &c->pictures.at[number_of(part)];
-    str uri = {0};
+    static const char *const sounds[] = {
+        [SOUND_WAV] = "wav", [SOUND_FLAC] = "flac", [SOUND_MP3] = "mp3", [SOUND_OGG] = "ogg"};
+    const char *type = is_sound(p) ? "input_audio" : "image_url";
+    str data = {0};
+    if (!is_sound(p))
+        str_printf(&data, "data:image/%s;base64,", images[p->head.format]);
+    base64_put(&data, p->bytes, p->n);
+    json_text(o, "type", type);
+    json_open(o, type, '{');
+    json_text_n(o, is_sound(p) ? "data" : "url", str_text(&data), data.n);
     if (is_sound(p))
-        return saved_sound(p, json_object_get(part, "name"));
-    str_printf(&uri, "data:image/%s;base64,", type[p->head.format]);
-    base64_put(&uri, p->bytes, p->n);
-    json_t *out = uri.bad ? NULL
-                          : json_pack("{s:s, s:{s:s}, s:O*}", "type", "image_url", "image_url",
-                                      "url", uri.at, "name", json_object_get(part, "name"));
-    str_free(&uri);
-    return out;
+        json_text(o, "format", sounds[sound_format_of(p->bytes, p->n)]);
+    json_close(o, "}");
+    o->bad |= data.bad;
+    str_free(&data);
 }
 
-/* A part that is no picture. to: numbers of pictures in the file. */
-static json_t *saved_words(json_t *part, const int32_t *to)
+typedef struct saving {
+    const chat *c;
+    int32_t to[PICTURES_MAX]; /* numbers of pictures in the file */
+} saving;
+
+/* A talk_part_writer: pictures, and texts that name some. */
+static bool put_saved_part(void *user, const talk_part *part, str *o)
 {
-    json_t *place, *spoken = json_object_get(part, "spoken");
-    size_t i;
-    if (!spoken)
-        return json_incref(part);
-    json_t *out = json_deep_copy(part);
-    json_array_foreach(json_object_get(out, "spoken"), i, place)
-    {
-        json_t *number = json_array_get(place, 1);
-        json_integer_set(number, to[json_integer_value(number)]);
+    const saving *s = user;
+    if (part->number < 0 && !part->n_mentions)
+        return false;
+    json_open(o, NULL, '{');
+    if (part->number >= 0) {
+        put_file(&s->c->pictures.at[part->number], o);
+        talk_put_text_json(o, "name", part->text);
+    } else {
+        json_text(o, "type", "text");
+        talk_put_text_json(o, "text", part->text);
+        json_open(o, "spoken", '[');
+        for (size_t i = 0; i < part->n_mentions; i++) {
+            json_open(o, NULL, '[');
+            json_int(o, NULL, (int64_t)part->mention[i].at);
+            json_int(o, NULL, s->to[part->mention[i].number]);
+            json_close(o, "]");
+        }
+        json_close(o, "]");
     }
-    return out;
+    json_close(o, "}");
+    return true;
 }
 
-/* The message with its pictures as they are saved; itself where it has none. */
-static json_t *saved_message(const chat *c, json_t *m, const int32_t *to)
+void chat_put_saved(const chat *c, str *o, const char *key)
 {
-    size_t k;
-    json_t *part, *parts, *content = json_object_get(m, "content");
-    if (!json_is_array(content))
-        return json_incref(m);
-    json_t *out = json_copy(m);
-    bool ok = (parts = json_array()) && out;
-    json_array_foreach(content, k, part) ok &= !json_array_append_new(
-        parts, number_of(part) < 0 ? saved_words(part, to) : saved_part(c, part));
-    if (!ok || json_object_set(out, "content", parts)) {
-        json_decref(out);
-        out = NULL;
-    }
-    json_decref(parts);
-    return out;
-}
-
-json_t *chat_saved(const chat *c)
-{
-    size_t i;
-    json_t *m, *all = json_array();
-    bool ok = all, used[PICTURES_MAX] = {false};
-    int32_t to[PICTURES_MAX] = {0}, n = 0;
-    mark_used(c->messages, used);
-    for (i = 0; i < PICTURES_MAX; i++)
-        to[i] = used[i] ? n++ : 0;
-    if (c->system)
-        ok &= !json_array_append_new(
-            all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
-    json_array_foreach(c->messages, i, m) ok &=
-        !json_array_append_new(all, saved_message(c, m, to));
-    if (!ok)
-        json_decref(all);
-    return ok ? all : NULL;
+    bool used[PICTURES_MAX] = {false};
+    saving s = {.c = c};
+    int32_t n = 0;
+    mark_used(&c->messages, used);
+    for (int i = 0; i < PICTURES_MAX; i++)
+        s.to[i] = used[i] ? n++ : 0;
+    arena mem = {0};
+    carat_talk all = {.mem = &mem};
+    chat_gather(c, &all);
+    talk_put_json(o, key, &all, put_saved_part, &s);
+    o->bad |= all.bad;
+    arena_free(&mem);
 }
 
 /* The picture of a part, as it is saved or as requests have it, into the list. */
-static status load_part(const json_t *part, pictures *to, const char *what, err *e)
+static status load_part(const talk_part *part, pictures *to, const char *what, err *e)
 {
-    const json_t *url = json_object_get(part, "image_url"), *name = json_object_get(part, "name");
-    const json_t *audio = json_object_get(part, "input_audio");
-    const char *text = json_string_value(json_is_object(url) ? json_object_get(url, "url") : url);
-    const char *data = json_string_value(json_object_get(audio, "data"));
+    const jtree *url = jtree_get(part->from, "image_url");
+    const jtree *audio = jtree_get(part->from, "input_audio");
+    const talk_text data = talk_string(jtree_get(audio, "data"));
+    talk_text text = talk_string(jtree_is(url, JTREE_OBJECT) ? jtree_get(url, "url") : url);
     char label[112];
     str path = {0};
     status st;
-    snprintf(label, sizeof label, "%s", json_is_string(name) ? json_string_value(name) : what);
-    if (data)
-        return pictures_add_base64(to, data, strlen(data), label, e);
-    if (!text)
-        text = json_string_value(json_object_get(audio, "url"));
-    if (!text)
+    snprintf(label, sizeof label, "%s", part->text.s ? part->text.s : what);
+    if (data.s)
+        return pictures_add_base64(to, data.s, data.n, label, e);
+    if (!text.s)
+        text = talk_string(jtree_get(audio, "url"));
+    if (!text.s)
         return err_set(e, E_FORMAT,
                        "%s: a picture or sound without its data (image_url, input_audio)", what);
-    if (!strncasecmp(text, "file:", 5)) { /* of the user's own machine */
-        put_path(&path, text, strlen(text), false);
+    if (!strncasecmp(text.s, "file:", 5)) { /* of the user's own machine */
+        put_path(&path, text.s, text.n, false);
         st = path.bad ? err_memory(e, what, path.n) : pictures_add_file(to, str_text(&path), e);
         str_free(&path);
         return st;
     }
-    if (strncasecmp(text, "data:", 5) != 0)
+    if (strncasecmp(text.s, "data:", 5) != 0)
         return err_set(e, E_UNSUPPORTED,
                        "%s: a file at an address, which is not fetched: only data: and file: "
                        "are read",
                        what);
-    return pictures_add_url(to, NULL, text, strlen(text), label, e);
+    return pictures_add_url(to, NULL, text.s, text.n, label, e);
 }
 
-static bool is_picture_part(const json_t *part)
+/* A whole number from 0 to most; -1: it is none. */
+static int64_t index_of(const jtree *v, int64_t most)
 {
-    const char *type = json_string_value(json_object_get(part, "type"));
-    static const char *const kinds[] = {"image_url", "image", "input_audio", "audio"};
-    bool is_one = false;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        is_one |= type ? !strcmp(type, kinds[i])
-                       : !json_object_get(part, "text") && json_object_get(part, kinds[i]);
-    return is_one;
+    int64_t n = jtree_is(v, JTREE_INTEGER) && v->n < 16 ? strtoll(v->s, NULL, 10) : -1;
+    return n <= most ? n : -1;
 }
 
-/* A text part of a file. Of what it says of its message's pictures, l->at[first] and after it,
- * holds what is so: the text may have been changed since. */
-static json_t *loaded_words(json_t *part, const pictures *l, int32_t first)
+/* Of what a text part of a file says of its message's pictures, l->at[first] and after it, holds
+ * what is so: the text may have been changed since. */
+static void load_mentions(carat_talk *t, talk_part *part, const jtree *from, const pictures *l,
+                          int32_t first)
 {
-    json_t *place, *spoken = json_object_get(part, "spoken"), *text = json_object_get(part, "text");
-    size_t i, end = 0;
-    if (!spoken)
-        return json_incref(part);
-    json_t *out = json_copy(part), *kept = json_array();
-    json_array_foreach(spoken, i, place)
-    {
-        const json_t *at = json_array_get(place, 0), *number = json_array_get(place, 1);
-        json_int_t a = json_is_integer(at) ? json_integer_value(at) : -1,
-                   k = json_is_integer(number) ? json_integer_value(number) : -1;
+    const jtree *spoken = jtree_get(from, "spoken");
+    const talk_text text = part->text;
+    size_t end = 0;
+    if (!jtree_is(spoken, JTREE_ARRAY) || !text.s)
+        return;
+    part->mention = mentions(t, spoken->count < PICTURES_MAX ? (int32_t)spoken->count : PICTURES_MAX);
+    for (const jtree *v = spoken->first; v && part->mention && part->n_mentions < PICTURES_MAX;
+         v = v->next) {
+        const jtree *place = jtree_is(v, JTREE_ARRAY) ? v->first : NULL;
+        int64_t at = index_of(place, (int64_t)text.n - 1);
+        int64_t number = index_of(place ? place->next : NULL, l->n - 1);
         char says[32];
-        if (a < (json_int_t)end || a >= (json_int_t)json_string_length(text) || k < first ||
-            k >= l->n || json_array_size(kept) == PICTURES_MAX)
+        if (at < (int64_t)end || number < first)
             continue;
-        size_t n = (size_t)says_number(says, l, (int32_t)k);
-        const char *words = json_string_value(text) + a;
-        if (strncmp(words, says, n) != 0 || isdigit((unsigned char)words[n]))
+        size_t n = (size_t)says_number(says, l, (int32_t)number);
+        if (strncmp(text.s + at, says, n) != 0 || isdigit((unsigned char)text.s[(size_t)at + n]))
             continue;
-        end = (size_t)a + n;
-        json_array_append_new(kept, json_pack("[I, I]", a, k));
+        end = (size_t)at + n;
+        part->mention[part->n_mentions++] = (talk_mention){(size_t)at, (int32_t)number};
     }
-    if (json_array_size(kept))
-        json_object_set(out, "spoken", kept);
-    else
-        json_object_del(out, "spoken");
-    json_decref(kept);
-    return out;
 }
 
-status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,
-                         err *e)
+status chat_load_turn(const chat *c, carat_talk *out, const talk_turn *m, pictures *to,
+                      const char *what, err *e)
 {
-    size_t k;
     int32_t first = to->n;
-    json_t *part, *content = json_object_get(m, "content"), *parts;
     status st = OK;
-    *out = NULL;
-    if (!json_is_array(content)) {
-        *out = json_incref(m);
-        return OK;
-    }
-    *out = json_copy(m);
-    parts = json_array();
-    bool ok = *out && parts;
-    json_array_foreach(content, k, part)
-    {
-        if (!is_picture_part(part)) {
-            ok &= !json_array_append_new(parts, loaded_words(part, to, first));
+    talk_put_turn(out, m);
+    for (size_t k = 0; k < m->n_parts && !out->bad && !st; k++) {
+        talk_part *part = (talk_part *)(uintptr_t)&talk_last(out)->part[k]; /* made above */
+        part->number = -1;
+        if (m->part[k].kind == TALK_TEXT)
+            load_mentions(out, part, m->part[k].from, to, first);
+        if (m->part[k].kind != TALK_IMAGE && m->part[k].kind != TALK_AUDIO)
             continue;
-        }
-        if ((st = load_part(part, to, what, e)) || (st = check_takes(c, &to->at[to->n - 1], e)))
-            break;
-        ok &= !json_array_append_new(parts, part_of(&to->at[to->n - 1], to->n - 1));
+        if (!(st = load_part(&m->part[k], to, what, e)) &&
+            !(st = check_takes(c, &to->at[to->n - 1], e)))
+            make_part(out, part, &to->at[to->n - 1], to->n - 1);
     }
-    if (!st && (!ok || json_object_set(*out, "content", parts)))
-        st = err_memory(e, "the conversation", 256);
-    json_decref(parts);
-    if (st) {
-        json_decref(*out);
-        *out = NULL;
-    }
-    return st;
+    return st || !out->bad ? st : err_memory(e, "the conversation", 256);
 }
 
 void chat_use_pictures(chat *c, pictures *loaded)

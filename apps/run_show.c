@@ -10,12 +10,9 @@
 
 #include <string.h>
 
-status answer_init(answer *a, answer_format format, bool interactive, err *e)
+void answer_init(answer *a, answer_format format, bool interactive)
 {
     *a = (answer){.format = format, .interactive = interactive};
-    a->calls = json_array();
-    a->run_calls = json_array();
-    return a->calls && a->run_calls ? OK : err_memory(e, "an answer", 64);
 }
 
 void answer_reset(answer *a)
@@ -26,28 +23,37 @@ void answer_reset(answer *a)
     a->content_words = a->thought_words = (word_wrap){0};
     str_cut(&a->content, 0);
     str_cut(&a->reasoning, 0);
-    json_array_clear(a->calls);
+    arena_free(&a->mem);
+    a->said = (carat_talk){.mem = &a->mem};
 }
 
 void answer_free(answer *a)
 {
     str_free(&a->content);
     str_free(&a->reasoning);
-    json_decref(a->calls);
-    json_decref(a->run_calls);
+    str_free(&a->run_calls);
+    arena_free(&a->mem);
     *a = (answer){0};
 }
 
-/* The text of an event is valid UTF-8, so json_stringn cannot refuse it. */
-static json_t *text_json(const carat_event *ev)
+size_t answer_count_calls(const answer *a)
 {
-    return json_stringn(ev->text, ev->n_text);
+    return a->said.n ? a->said.turn->n_calls : 0;
 }
 
-/* The arguments stay text, because a JSON parser would round large numbers. */
-static json_t *call_json(const carat_event *ev)
+/* The arguments stay the text that the model wrote. */
+static void keep_call(answer *a, const carat_event *ev)
 {
-    return json_pack("{s:s, s:o}", "name", ev->name, "arguments", text_json(ev));
+    carat_talk *t = &a->said;
+    jtree *arguments = arena_alloc(t->mem, sizeof *arguments);
+    t->bad |= !arguments;
+    if (!t->n)
+        talk_add(t, TALK_ASSISTANT, "the answer", -1);
+    talk_text text = talk_keep(t, ev->text, ev->n_text);
+    if (arguments)
+        *arguments = (jtree){.kind = JTREE_STRING, .s = text.s, .n = text.n};
+    talk_put_call(t, (talk_call){.name = talk_keep(t, ev->name, strlen(ev->name)),
+                                 .arguments = arguments});
 }
 
 /* Prints a line of JSON and escapes characters that terminals obey (base/show.h). */
@@ -70,59 +76,50 @@ static void open_call(str *out, const char *key, const char *name, const char *a
 {
     json_open(out, key, '{');
     json_text(out, "name", name);
-    json_key(out, "arguments");
-    str_put(out, arguments, n);
+    json_ready(out, "arguments", arguments, n);
 }
 
-/* Prints a call as one line of JSON, or as an event. */
-static bool print_call(answer *a, const carat_event *ev, bool event)
+/* Prints a call as one line of JSON. */
+static bool print_call(answer *a, const carat_event *ev)
 {
     str line = {0};
-    if (event) {
-        json_open(&line, NULL, '{');
-        json_text(&line, "event", "tool_call");
-    }
-    open_call(&line, event ? "call" : NULL, ev->name, ev->text, ev->n_text);
+    open_call(&line, NULL, ev->name, ev->text, ev->n_text);
     json_close(&line, "}");
-    if (event)
-        json_close(&line, "}");
     bool ok = !line.bad && print_json_line(a, line.at, line.n);
     str_free(&line);
     return ok;
 }
 
-static bool print_event(answer *a, json_t *line)
+static void show_json(answer *a, const carat_event *ev)
 {
-    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
-    json_decref(line);
-    bool ok = text && print_json_line(a, text, strlen(text));
-    free(text);
-    return ok;
-}
-
-static bool show_json(answer *a, const carat_event *ev)
-{
-    switch (ev->kind) {
-    case CARAT_EV_PREFILL:
-        return print_event(a, json_pack("{s:s, s:I, s:I}", "event", "prefill", "done",
-                                        (json_int_t)ev->n_done, "total", (json_int_t)ev->n_total));
-    case CARAT_EV_TOKEN:
-        return print_event(a, json_pack("{s:s, s:i}", "event", "token", "id", (int)ev->id));
-    case CARAT_EV_REASONING:
-    case CARAT_EV_CONTENT:
-        return print_event(a, json_pack("{s:s, s:o}", "event",
-                                        ev->kind == CARAT_EV_CONTENT ? "content" : "reasoning",
-                                        "text", text_json(ev)));
-    case CARAT_EV_TOOL_CALL:
-        return print_call(a, ev, true);
-    case CARAT_EV_PROMPT_TOKEN: /* these two are not asked for */
-    case CARAT_EV_CALL_PART:
-        return true;
-    case CARAT_EV_END:
-        return print_event(
-            a, json_pack("{s:s, s:s}", "event", "end", "finish", carat_finish_name(ev->finish)));
+    static const char *const names[] = {[CARAT_EV_PREFILL] = "prefill",
+                                        [CARAT_EV_TOKEN] = "token",
+                                        [CARAT_EV_REASONING] = "reasoning",
+                                        [CARAT_EV_CONTENT] = "content",
+                                        [CARAT_EV_TOOL_CALL] = "tool_call",
+                                        [CARAT_EV_END] = "end"};
+    str line = {0};
+    if (ev->kind == CARAT_EV_PROMPT_TOKEN || ev->kind == CARAT_EV_CALL_PART)
+        return; /* they are not asked for */
+    json_open(&line, NULL, '{');
+    json_text(&line, "event", names[ev->kind]);
+    if (ev->kind == CARAT_EV_PREFILL) {
+        json_int(&line, "done", ev->n_done);
+        json_int(&line, "total", ev->n_total);
+    } else if (ev->kind == CARAT_EV_TOKEN) {
+        json_int(&line, "id", ev->id);
+    } else if (ev->kind == CARAT_EV_TOOL_CALL) {
+        open_call(&line, "call", ev->name, ev->text, ev->n_text);
+        json_close(&line, "}");
+    } else if (ev->kind == CARAT_EV_END) {
+        json_text(&line, "finish", carat_finish_name(ev->finish));
+    } else {
+        json_text_n(&line, "text", ev->text, ev->n_text);
     }
-    return true;
+    json_close(&line, "}");
+    if (!line.bad)
+        print_json_line(a, line.at, line.n);
+    str_free(&line);
 }
 
 static void end_thought(answer *a)
@@ -173,7 +170,7 @@ static void show_call(answer *a, const carat_event *ev)
     }
     a->any_output = true;
     if (!a->interactive) {
-        print_call(a, ev, false);
+        print_call(a, ev);
         return;
     }
     term_set(stdout, TERM_CYAN);
@@ -199,11 +196,11 @@ bool answer_show(void *user, const carat_event *ev)
     else if (ev->kind == CARAT_EV_REASONING)
         str_put(&a->reasoning, ev->text, ev->n_text);
     else if (ev->kind == CARAT_EV_TOOL_CALL)
-        json_array_append_new(a->calls, call_json(ev));
+        keep_call(a, ev);
     else if (ev->kind == CARAT_EV_END)
         a->finish = ev->finish;
     if (a->format == ANSWER_OBJECT)
-        return !a->content.bad && !a->reasoning.bad;
+        return !a->content.bad && !a->reasoning.bad && !a->said.bad;
     if (a->format == ANSWER_EVENTS)
         show_json(a, ev);
     else if (ev->kind == CARAT_EV_REASONING)
@@ -215,7 +212,7 @@ bool answer_show(void *user, const carat_event *ev)
     if (ev->kind != CARAT_EV_PREFILL && ev->kind != CARAT_EV_TOKEN &&
         (fflush(stdout) || ferror(stdout)))
         a->broken = true;
-    return !a->broken && !a->content.bad && !a->reasoning.bad;
+    return !a->broken && !a->content.bad && !a->reasoning.bad && !a->said.bad;
 }
 
 void answer_finish(answer *a)
@@ -263,34 +260,22 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
 
 /* ---- One object ------------------------------------------------------------------------ */
 
-status answer_keep_calls(answer *a, const char *const *results, err *e)
+/* results: of each call, or NULL. */
+static void put_calls(str *out, const answer *a, const char *const *results)
 {
-    size_t i;
-    json_t *call;
-    json_array_foreach(a->calls, i, call)
-    {
-        json_t *copy = json_copy(call);
-        if (!copy || json_object_set_new(copy, "result", json_string(results[i])) ||
-            json_array_append_new(a->run_calls, copy))
-            return err_memory(e, "tool calls", 256);
-    }
-    return OK;
-}
-
-static void put_calls(str *out, const json_t *calls)
-{
-    size_t i;
-    json_t *call;
-    json_array_foreach(calls, i, call)
-    {
-        const json_t *arguments = json_object_get(call, "arguments"),
-                     *result = json_object_get(call, "result");
-        open_call(out, NULL, json_string_value(json_object_get(call, "name")),
-                  json_string_value(arguments), json_string_length(arguments));
-        if (result)
-            json_text_n(out, "result", json_string_value(result), json_string_length(result));
+    for (size_t i = 0; i < answer_count_calls(a); i++) {
+        const talk_call *call = &a->said.turn->call[i];
+        open_call(out, NULL, call->name.s, call->arguments->s, call->arguments->n);
+        if (results)
+            json_text(out, "result", results[i]);
         json_close(out, "}");
     }
+}
+
+status answer_keep_calls(answer *a, const char *const *results, err *e)
+{
+    put_calls(&a->run_calls, a, results);
+    return a->run_calls.bad ? err_memory(e, "tool calls", a->run_calls.n) : OK;
 }
 
 static double per_second(int64_t n, double ms)
@@ -308,8 +293,8 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
     json_text_n(&out, "answer", str_text(&a->content), a->content.n);
     json_text_n(&out, "thinking", str_text(&a->reasoning), a->reasoning.n);
     json_open(&out, "calls", '[');
-    put_calls(&out, a->run_calls);
-    put_calls(&out, a->calls);
+    json_ready(&out, NULL, str_text(&a->run_calls), a->run_calls.n);
+    put_calls(&out, a, NULL);
     json_close(&out, "]");
     json_text(&out, "finish", carat_finish_name(a->finish));
     json_open(&out, "usage", '{');

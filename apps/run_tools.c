@@ -277,7 +277,7 @@ static status answer_calls(chat *c, const char *refusal, err *e)
     }
     if (!st && n == CALLS_MAX && chat_open_calls(c))
         st = err_set(e, E_LIMIT, "an answer with more than %d tool calls", CALLS_MAX);
-    if (!st && c->out.format == ANSWER_OBJECT && n == json_array_size(c->out.calls))
+    if (!st && c->out.format == ANSWER_OBJECT && n == answer_count_calls(&c->out))
         st = answer_keep_calls(&c->out, (const char *const *)given, e);
     while (n)
         mem_free(given[--n]);

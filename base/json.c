@@ -89,21 +89,6 @@ status json_parse_file(json_t **out, const char *path, size_t max_bytes, err *e)
     return st;
 }
 
-status json_read_words(json_t **out, char **text, const char *path, size_t max_bytes, err *e)
-{
-    char *bytes;
-    size_t n;
-    *out = NULL;
-    status st = file_read_all(path, max_bytes, &bytes, &n, e);
-    if (!st)
-        st = json_parse_words(out, bytes, n, path, e);
-    if (!st && text)
-        *text = bytes;
-    else
-        mem_free(bytes);
-    return st;
-}
-
 static int append(const char *bytes, size_t n, void *out)
 {
     str *o = out;

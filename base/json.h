@@ -19,10 +19,8 @@ void json_init(void); /* may be repeated; any thread */
 status json_parse(json_t **out, const char *text, size_t n, const char *what, err *e);
 /* The same for a file of at most max_bytes. */
 status json_parse_file(json_t **out, const char *path, size_t max_bytes, err *e);
-/* Conversations or tools: strings may hold U+0000, and the last of duplicate keys counts. */
+/* Tools: strings may hold U+0000, and the last of duplicate keys counts. */
 status json_parse_words(json_t **out, const char *text, size_t n, const char *what, err *e);
-/* A file of them. text, if not NULL, gets the file as it is (mem_free). */
-status json_read_words(json_t **out, char **text, const char *path, size_t max_bytes, err *e);
 /* Writes the value and a newline to f, and flushes. Characters that control terminals are escaped
  * (base/show.h). False: writing failed. */
 bool json_write(FILE *f, const json_t *v, size_t flags);

@@ -284,7 +284,7 @@ TEST(run_keeps_conversations_and_resumes_them)
     CHECK_EQ(run_in_state("first words", ARGS("history")), 0);
     CHECK_EQ(run_in_state("first words", ARGS("history", "search", "FIRST")), 0);
     CHECK_EQ(run_in_state("no conversation has", ARGS("history", "search", "third")), 1);
-    CHECK_EQ(run_in_state("\"number\": 2", ARGS("history", "--json")), 0);
+    CHECK_EQ(run_in_state("\"number\":2", ARGS("history", "--json")), 0);
     /* The model is that of the conversation. */
     converse(&t, NULL, ARGS("run", "--seed", "1", "-n", "8", "--ignore-eog", "--resume"));
     terminal_expect(&t, "2 messages: a title");

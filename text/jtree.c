@@ -440,6 +440,27 @@ jtree *jtree_add(jtree *object, jtree *last, arena *mem, const char *key, size_t
     return m;
 }
 
+/* Recursion is bounded by the depth that jtree_parse allowed. */
+jtree *jtree_copy(const jtree *v, arena *mem)
+{
+    jtree *out = arena_alloc(mem, sizeof *out), *last = NULL;
+    if (!out)
+        return NULL;
+    *out = (jtree){.kind = v->kind, .n = v->n, .s = v->s ? arena_strndup(mem, v->s, v->n) : NULL};
+    for (const jtree *i = v->first; i; i = i->next) {
+        jtree *copy = jtree_copy(i, mem);
+        if (!copy)
+            return NULL;
+        if (i->key && !(copy->key = arena_strndup(mem, i->key, i->n_key)))
+            return NULL;
+        copy->n_key = i->n_key;
+        *(last ? &last->next : &out->first) = copy;
+        last = copy;
+        out->count++;
+    }
+    return v->s && !out->s ? NULL : out;
+}
+
 bool jtree_is(const jtree *v, jtree_kind kind)
 {
     return v && v->kind == kind;

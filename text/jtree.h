@@ -73,6 +73,9 @@ jtree *jtree_object(arena *mem);
 jtree *jtree_add(jtree *object, jtree *last, arena *mem, const char *key, size_t n_key,
                  const jtree *v);
 
+/* The same value in the arena. NULL: no memory. */
+jtree *jtree_copy(const jtree *v, arena *mem);
+
 /* Appends s[0..n) in quotes, escaped. */
 void jtree_put_string(str *out, const char *s, size_t n);
 /* Appends the value as JSON with ", " and ": ". Numbers keep their spelling. */

@@ -148,6 +148,65 @@ talk_text talk_string(const jtree *v)
     return jtree_is(v, JTREE_STRING) ? (talk_text){v->s, v->n} : (talk_text){0};
 }
 
+void talk_remove(carat_talk *t, size_t i, size_t n)
+{
+    t->n -= n;
+    memmove(t->turn + i, t->turn + i + n, (t->n - i) * sizeof *t->turn);
+}
+
+static talk_text kept(carat_talk *t, talk_text x)
+{
+    return x.s ? talk_keep(t, x.s, x.n) : x;
+}
+
+static const jtree *kept_tree(carat_talk *t, const jtree *v)
+{
+    const jtree *copy = v ? jtree_copy(v, t->mem) : NULL;
+    t->bad |= v && !copy;
+    return copy;
+}
+
+talk_call talk_keep_call(carat_talk *t, const talk_call *call)
+{
+    return (talk_call){.id = kept(t, call->id),
+                       .name = kept(t, call->name),
+                       .arguments = kept_tree(t, call->arguments)};
+}
+
+static void put_part_like(carat_talk *t, talk_part p)
+{
+    const talk_mention *mention = p.mention;
+    p.name = kept(t, (talk_text){p.name, strlen(p.name)}).s;
+    p.text = kept(t, p.text);
+    p.from = p.kind == TALK_VIDEO || p.kind == TALK_KINDS ? kept_tree(t, p.from) : NULL;
+    p.mention = p.n_mentions ? arena_array(t->mem, p.n_mentions, sizeof *mention) : NULL;
+    t->bad |= p.n_mentions && !p.mention;
+    if (p.mention)
+        memcpy(p.mention, mention, p.n_mentions * sizeof *mention);
+    talk_put_part(t, p);
+}
+
+void talk_put_turn(carat_talk *t, const talk_turn *m)
+{
+    talk_add(t, m->role, m->list, m->index);
+    for (size_t i = 0; i < m->n_parts; i++)
+        put_part_like(t, m->part[i]);
+    for (size_t i = 0; i < m->n_calls; i++)
+        talk_put_call(t, talk_keep_call(t, &m->call[i]));
+    for (size_t i = 0; i < m->n_results; i++)
+        put_result(t, (talk_result){.name = kept(t, m->result[i].name),
+                                    .value = kept_tree(t, m->result[i].value),
+                                    .given = m->result[i].given});
+    if (t->bad)
+        return;
+    talk_turn *to = talk_last(t);
+    to->shape = m->shape;
+    for (int i = 0; i < TALK_THOUGHTS; i++)
+        to->thought[i] = kept(t, m->thought[i]);
+    to->name = kept(t, m->name);
+    to->call_id = kept(t, m->call_id);
+}
+
 /* ---- From JSON in OpenAI's form ---- */
 
 /* A sentence that begins with the place of a turn. */
@@ -315,8 +374,10 @@ static status read_part(const talk_turn *m, const jtree *v, talk_part *out, err 
     const jtree *type = jtree_get(v, "type"), *number = jtree_get(v, "number");
     *out = (talk_part){.kind = kind_of(v),
                        .name = jtree_is(type, JTREE_STRING) ? type->s : jtree_kind_name(type),
-                       .text = talk_string(jtree_get(v, "text")),
-                       .number = -1};
+                       .number = -1,
+                       .from = v};
+    bool shown = out->kind == TALK_IMAGE || out->kind == TALK_AUDIO;
+    out->text = talk_string(jtree_get(v, shown ? "name" : "text"));
     if (!number)
         return OK;
     long n = number->kind == JTREE_INTEGER ? strtol(number->s, NULL, 10) : -1;

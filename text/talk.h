@@ -33,11 +33,20 @@ typedef struct talk_text {
 /* A film is told from an unknown kind so that a model can say that it sees none. */
 typedef enum talk_kind { TALK_TEXT, TALK_IMAGE, TALK_AUDIO, TALK_VIDEO, TALK_KINDS } talk_kind;
 
+/* A place in a text that names an image or a sound: "picture 2". */
+typedef struct talk_mention {
+    size_t at;
+    int32_t number; /* as that of the part */
+} talk_mention;
+
 typedef struct talk_part {
     talk_kind kind;   /* TALK_KINDS: unknown; the chat format refuses it */
     const char *name; /* the client's word for the kind */
-    talk_text text;   /* of TALK_TEXT */
+    talk_text text;   /* of TALK_TEXT; of an image or a sound its file's name, or not given */
     int32_t number;   /* of an image or a sound: which of the request's; -1: the next one */
+    talk_mention *mention; /* [n_mentions] of TALK_TEXT, in the order of their places */
+    size_t n_mentions;
+    const jtree *from; /* what it was read from; NULL: made here */
 } talk_part;
 
 typedef struct talk_call {
@@ -102,6 +111,9 @@ bool talk_has_content(const talk_turn *m);
 /* The same turns in an array of its own, in out->mem. They share parts; out->bad: no memory. */
 void talk_copy(const carat_talk *t, carat_talk *out);
 
+/* Removes turns i .. i + n - 1. */
+void talk_remove(carat_talk *t, size_t i, size_t n);
+
 /* ---- Filling ---- */
 
 /* A new turn at the end. Later calls fill the last turn; lack of memory sets t->bad. */
@@ -114,6 +126,10 @@ talk_text talk_keep(carat_talk *t, const char *s, size_t n);
 /* Parts of a list. A first one replaces a content that is one text. */
 void talk_put_part(carat_talk *t, talk_part part);
 void talk_put_call(carat_talk *t, talk_call call);
+talk_call talk_keep_call(carat_talk *t, const talk_call *call); /* a copy in t->mem */
+/* A turn at the end like m, which is of another conversation. It is in t->mem, but for `list`; its
+ * parts have no `from` unless their kind is unknown. */
+void talk_put_turn(carat_talk *t, const talk_turn *m);
 /* E_MEMORY: t->bad; E_LIMIT: its arena's limit is why. */
 status talk_check(const carat_talk *t, err *e);
 /* A string of a tree; not given if it is absent or no string. */

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fails on an #include that points to a folder above (DESIGN.md has the order). A folder may include
 # its own headers and those of the folders below it. Everyone may include include/carat.h and
-# include/carat_bench.h, which include nothing of ours but their parts in include/carat/. Programs include carat.h, base/, image/ and sound/; the server also text/jtree.h and text/talk.h, apps/jsonw.h the former; the
+# include/carat_bench.h, which include nothing of ours but their parts in include/carat/. Programs include carat.h, base/, image/ and sound/; apps/ and the server also text/jtree.h and text/talk.h; the
 # file tools (convert, synth, quantize, imatrix, inspect) also format/, num/, model/ and text/. Tests may
 # include everything.
 set -eu
@@ -40,9 +40,8 @@ BEGIN {
         ok = floor[to] <= floor[dir]
         if (dir in only && index(only[dir], " " to " ") == 0) ok = 0
         if (dir == "apps" && file ~ /^apps\/(convert|synth|quantize|imatrix|inspect)[a-z_]*\.[ch]$/ && to ~ /^(format|num|model|text)$/) ok = 1
-        # The server reads requests with text/jtree.h, whose numbers keep their spelling, into text/talk.h.
-        if (dir ~ /^apps\/server/ && inc ~ /^text\/(jtree|talk)\.h$/) ok = 1
-        if (file ~ /^apps\/jsonw\.[ch]$/ && inc == "text/jtree.h") ok = 1
+        # Requests and saved conversations are read with text/jtree.h, whose numbers keep their spelling, into text/talk.h.
+        if (dir ~ /^apps($|\/server)/ && inc ~ /^text\/(jtree|talk)\.h$/) ok = 1
         if (dir ~ /^apps($|\/server)/ && (to == "image" || to == "sound")) ok = 1
         if (inc ~ /_int\.h$/ && to != dir) ok = 0
         if (!ok) { print file ": includes " inc ", which is above it or private"; bad = 1 }
