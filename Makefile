@@ -300,7 +300,7 @@ $(BUILD)/cuda/cuda_check: $(CHECK_OBJ) $(CUDA_OBJ) $(BUILD)/linked
 	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson $(CUDA_LIBS)
 -include $(CHECK_OBJ:.o=.d)
 $(EMU)/check: $(sort $(CORE_OBJ) $(EMU_DEVICE) $(EMU_CHECK)) $(BUILD)/linked
-	$(Q)$(CXX) $(SAN) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
+	$(Q)$(CXX) $(SAN) -rdynamic -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
 $(EMU)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) -MMD -MP -c -o $@ $<

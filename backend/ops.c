@@ -331,7 +331,8 @@ float rope_factor_at(const rope *r, int32_t pos)
                         : rope_factor(r);
 }
 
-mat op_rope(pass *p, mat x, const rope *r)
+/* Can these rows be rotated so? Else it is an error of the pass. */
+static bool rope_fits(pass *p, mat x, const rope *r)
 {
     bool fits = r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n && r->n_axes >= 0 &&
                 r->n_axes <= ROPE_AXES_MAX && (r->n_axes || !r->parted) &&
@@ -342,9 +343,13 @@ mat op_rope(pass *p, mat x, const rope *r)
     else if (axes)
         fits = r->n_pairs % r->n_axes == 0;
     fits = fits && (!axes || p->dry || p->rows->axis[r->n_axes - 1]);
-    if (!pass_shapes(p, "rope", fits) || (axes && !woven && !has_vision(p, "rope")))
-        return x;
-    p->dev->op->rope(p, x, r);
+    return pass_shapes(p, "rope", fits) && (!axes || woven || has_vision(p, "rope"));
+}
+
+mat op_rope(pass *p, mat x, const rope *r)
+{
+    if (rope_fits(p, x, r))
+        p->dev->op->rope(p, x, r);
     return x;
 }
 
@@ -358,6 +363,64 @@ void op_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     if (pass_shapes(p, "kv_store",
                     fits_kv(kv, k) && fits_kv(kv, v) && k.rows == p->rows->n && v.rows == k.rows))
         p->dev->op->kv_store(p, kv, k, v);
+}
+
+static bool qkv_fits(const pass *p, const qkv *a, bool by_rows, const kv_view *kv)
+{
+    const int32_t n = p->rows->n;
+    if (!kv || !is_vector(a->q_norm, kv->head_dim) || !is_vector(a->k_norm, kv->head_dim) ||
+        (a->k.rows && !(a->k.rows == n && fits_kv(kv, a->k))) ||
+        (a->v.rows && !(a->v.rows == n && fits_kv(kv, a->v))))
+        return false;
+    bool values = !a->k.rows || a->v.rows || a->v_norm || kv->single;
+    bool keys = a->k.rows || !a->v.rows || kv->single;
+    bool queries = !a->q.rows || (a->q.cols == kv->head_dim && a->q.rows % n == 0);
+    return values && keys && queries && (!by_rows || (a->q_norm && a->q.heads == 1));
+}
+
+/* The expansion of op_qkv. */
+static void qkv_apart(pass *p, mat q, mat v, const qkv *a, const kv_view *kv)
+{
+    const device_ops *op = p->dev->op;
+    if (v.rows && a->v_norm && !pass_failed(p))
+        op->rms_norm(p, v, a->v.rows ? a->v : a->k, NULL, a->eps);
+    if (v.rows && !kv->single) {
+        if (a->k_norm && !pass_failed(p))
+            op->rms_norm(p, a->k, a->k, a->k_norm, a->eps);
+        if (a->k_rope)
+            op_rope(p, a->k, a->k_rope);
+    }
+    if (v.rows)
+        op_kv_store(p, kv, kv->single ? v : a->k, v);
+    if (!q.rows)
+        return;
+    if (a->q_norm && !pass_failed(p))
+        op->rms_norm(p, q.rows == a->q.rows ? q : mat_head_rows(q), a->q, a->q_norm, a->eps);
+    if (a->tail)
+        op_tail(p, q, kv, a->k_rope, a->scale);
+    if (a->q_rope)
+        op_rope(p, q, a->q_rope);
+}
+
+mat op_qkv(pass *p, const qkv *a, const kv_view *kv)
+{
+    const bool by_rows = a->q.rows && a->q.rows != p->rows->n;
+    mat q = a->q, v = a->v;
+    if (!pass_shapes(p, "qkv", qkv_fits(p, a, by_rows, kv)))
+        return (mat){0};
+    if (a->k.rows && !v.rows)
+        v = kv->single ? a->k : pass_mat(p, a->k.rows, a->k.heads, a->k.cols);
+    if (by_rows)
+        q = pass_mat(p, p->rows->n, a->q.rows / p->rows->n, a->q.cols);
+    bool turns = (!q.rows || !a->q_rope || rope_fits(p, q, a->q_rope)) &&
+                 (!a->k.rows || kv->single || !a->k_rope || rope_fits(p, a->k, a->k_rope));
+    if (!turns || pass_failed(p))
+        return q;
+    if (p->dev->op->qkv && !(a->tail && p->tail))
+        p->dev->op->qkv(p, q, v, a, kv);
+    else
+        qkv_apart(p, q, v, a, kv);
+    return q;
 }
 
 /* The sequence's rows from w->keep->pos on are neighbours: it is a chain. */

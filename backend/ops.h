@@ -137,6 +137,20 @@ typedef struct branch {
     const weight *w;
 } branch;
 
+/* Queries, keys and values, from products to attention. Mats without rows are absent. */
+typedef struct qkv {
+    /* q: [rows, heads, head_dim], or, with q_norm, [rows heads, head_dim], which need not lie side
+     * by side. k, v: [rows, n_head_kv, head_dim]. Without v the values are k before its norm and
+     * rotation; then v_norm is set, or the view has one stream. */
+    mat q, k, v;
+    const weight *q_norm, *k_norm; /* NULL: not normed */
+    bool v_norm;                   /* without weight */
+    float eps;
+    const rope *q_rope, *k_rope;
+    bool tail;   /* op_tail asks for these queries, with k_rope and scale */
+    float scale; /* of attention */
+} qkv;
+
 /* The constants of a gated delta rule, [n_v] each: the decay of head j is
  * exp(a[j] * softplus(x + dt[j])). a is negative. */
 typedef struct delta_gate {
@@ -188,6 +202,8 @@ typedef struct device_ops {
     /* k, v: [rows, n_head_kv, head_dim], into the slots of the rows' indices; a view of one stream
      * takes u from k and ignores v */
     void (*kv_store)(pass *p, const kv_view *kv, mat k, mat v);
+    /* See op_qkv. q, v: where queries and values come to be; or without rows. Optional. */
+    void (*qkv)(pass *p, mat q, mat v, const qkv *a, const kv_view *kv);
     /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group]. With sinks, the
      * soft max has one more score, kv->sinks[h], whose value is 0. */
     void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
@@ -533,6 +549,10 @@ mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
 /* A number beyond f16 is stored as NaN in f16: an infinite key might have a score of -inf, and be
  * left out without a trace. */
 void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
+/* k = rope(rms_norm(k)) and v = rms_norm(v), which op_kv_store stores; then q = rope(rms_norm(q)),
+ * the result, [rows, heads, head_dim]. Norms are those of heads. k and q are overwritten, unless q's
+ * heads are rows, and so is v. A view of one stream gets the values alone. */
+mat op_qkv(pass *p, const qkv *a, const kv_view *kv);
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
 /* act(gate) * op_attend(q), [rows, heads head_dim]. gate: [rows, heads, 1 or head_dim], or
  * [rows heads, head_dim], which need not lie side by side. */

@@ -6,11 +6,6 @@ static const weight *or_null(const weight *w)
     return w->n_in ? w : NULL;
 }
 
-static mat normed(pass *p, mat x, const weight *norm, float eps)
-{
-    return norm->n_in ? op_rms_norm_inplace(p, x, norm, eps) : x;
-}
-
 static void add_normed(pass *p, mat x, mat y, const weight *norm, float eps)
 {
     if (norm->n_in)
@@ -26,24 +21,34 @@ static void add_attention(pass *p, const block_model *g, const block *L, const k
 {
     rope turn = *L->rope;
     const weight *const w[] = {&L->wk, &L->wv, &L->wq, &L->attn_gate};
-    const int32_t n = L->attn_gate.n_in ? 4 : 3, n_head = L->wq.n_out / g->head_dim;
+    const int32_t n = L->attn_gate.n_in ? 4 : 3, d = g->head_dim, n_head = L->wq.n_out / d;
     const bool fewer = cut && p->st->out.n < p->rows->n;
-    mat y[4], h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
-    op_matmuls(p, y, h, w, fewer ? 2 : n);
-    mat k = normed(p, mat_heads(y[0], g->head_dim), &L->k_norm, g->eps);
-    op_kv_store(p, kv, op_rope(p, k, L->rope), mat_heads(y[1], g->head_dim));
-    if (cut)
-        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-    if (!p->rows->n)
-        return;
-    if (fewer)
-        op_matmuls(p, y + 2, h, w + 2, n - 2);
-    mat q = normed(p, mat_heads(y[2], g->head_dim), &L->q_norm, g->eps);
-    if (!kv->window && kv->inside == KV_INSIDE_CAUSAL) /* a window has the last tokens alone */
-        op_tail(p, q, kv, L->rope, g->scale);
+    qkv of = {.q_norm = or_null(&L->q_norm),
+              .k_norm = or_null(&L->k_norm),
+              .eps = g->eps,
+              .q_rope = &turn,
+              .k_rope = L->rope,
+              /* a window has the last tokens alone */
+              .tail = !kv->window && kv->inside == KV_INSIDE_CAUSAL,
+              .scale = g->scale};
     turn.grow = g->temperature;
     turn.period = g->period;
-    q = op_rope(p, q, &turn);
+    mat y[4], h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
+    op_matmuls(p, y, h, w, fewer ? 2 : n);
+    of.k = mat_heads(y[0], d);
+    of.v = mat_heads(y[1], d);
+    if (fewer) { /* the others leave their keys */
+        op_qkv(p, &of, kv);
+        of.k = of.v = (mat){0};
+        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
+        if (!p->rows->n)
+            return;
+        op_matmuls(p, y + 2, h, w + 2, n - 2);
+    }
+    of.q = mat_heads(y[2], d);
+    mat q = op_qkv(p, &of, kv);
+    if (cut)
+        op_keep_outputs(p, (mat *const[]){x}, 1);
     mat a = n == 3 ? mat_flat(op_attend(p, q, kv, g->scale))
                    : op_attend_gate(p, q, mat_heads(y[3], L->attn_gate.n_out / n_head),
                                     ACT_SOFTPLUS, kv, g->scale);

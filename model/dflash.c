@@ -12,14 +12,22 @@ const model_arch dflash_arch = {.name = "dflash", .bind = dflash_bind};
 
 /* ---- The context --------------------------------------------------------------------------- */
 
-/* Keys and values of x, [rows, n_embd], at the rows' positions. y[n]: the products of x with wk,
- * wv, wq and head_gate. */
-static void store_keys(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x,
-                       mat *y, int32_t n)
+/* Keys and values of x, [rows, n_embd], at the rows' positions, and with n above 2 the queries, which
+ * it gives. y[n]: the products of x with wk, wv, wq and head_gate. */
+static mat store_keys(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x,
+                      mat *y, int32_t n)
 {
     op_matmuls(p, y, x, (const weight *[]){&L->wk, &L->wv, &L->wq, &L->head_gate}, n);
-    mat k = op_rms_norm_inplace(p, mat_heads(y[0], g->head_dim), &L->k_norm, g->eps);
-    op_kv_store(p, kv, op_rope(p, k, L->rope), mat_heads(y[1], g->head_dim));
+    qkv of = {.k = mat_heads(y[0], g->head_dim),
+              .v = mat_heads(y[1], g->head_dim),
+              .q_norm = &L->q_norm,
+              .k_norm = &L->k_norm,
+              .eps = g->eps,
+              .q_rope = L->rope,
+              .k_rope = L->rope};
+    if (n > 2)
+        of.q = mat_heads(y[2], g->head_dim);
+    return op_qkv(p, &of, kv);
 }
 
 void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features)
@@ -51,9 +59,7 @@ static void block_layer(pass *p, const dflash *g, const dflash_layer *L, const k
     mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
     const float scale = 1.0f / sqrtf((float)g->head_dim);
     mat y[4];
-    store_keys(p, g, L, kv, h, y, g->laguna ? 4 : 3);
-    mat q = op_rms_norm_inplace(p, mat_heads(y[2], g->head_dim), &L->q_norm, g->eps);
-    q = op_rope(p, q, L->rope);
+    mat q = store_keys(p, g, L, kv, h, y, g->laguna ? 4 : 3);
     mat a = g->laguna ? op_attend_gate(p, q, mat_heads(y[3], 1), ACT_SOFTPLUS, kv, scale)
                       : mat_flat(op_attend(p, q, kv, scale));
     op_add(p, x, op_matmul(p, a, &L->wo));

@@ -68,22 +68,6 @@ static void gemma4_add_dense(pass *p, const gemma4 *g, const gemma4_layer *L, ma
     op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);
 }
 
-/* Stores the keys and values of the rows in the layer's store. y: the products with wk, wv. */
-static void gemma4_store_kv(pass *p, const gemma4 *g, const gemma4_layer *L, const kv_view *kv,
-                            const mat *y)
-{
-    mat k = mat_heads(y[0], L->head_dim);
-    if (kv->single) { /* only the value is stored; attention derives the key */
-        k = op_rms_norm_inplace(p, k, NULL, g->eps);
-        op_kv_store(p, kv, k, k);
-        return;
-    }
-    mat v = L->wv.n_in ? mat_heads(y[1], L->head_dim) : k;
-    v = op_rms_norm(p, v, NULL, g->eps); /* a copy, because k must stay raw */
-    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
-    op_kv_store(p, kv, k, v);
-}
-
 /* One decoder layer. *x: [rows, n_embd], updated in place; *ple: [rows, n_layer, n_ple] or empty.
  * In the last layer that owns keys, both are cut down to the wanted rows, unless a tap reads this
  * layer or a later one. */
@@ -93,8 +77,17 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     const kv_view *kv = &kvs->view[L->kv];
 
     const weight *w[3];
+    const int32_t d = L->head_dim;
     bool cut = L->last_owner && pass_last_tap(p) < il, fewer = cut && p->st->out.n < p->rows->n;
     int32_t n = 0;
+    qkv of = {.q_norm = &L->q_norm,
+              .k_norm = &L->k_norm,
+              .v_norm = true,
+              .eps = g->eps,
+              .q_rope = L->rope,
+              .k_rope = L->rope,
+              .tail = !kv->window, /* a window has the last tokens alone */
+              .scale = 1.0f};
     mat y[3], h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
     if (L->owns_kv) {
         w[n++] = &L->wk;
@@ -103,19 +96,22 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     }
     w[n] = &L->wq;
     op_matmuls(p, y, h, w, fewer ? n : n + 1);
-    if (L->owns_kv)
-        gemma4_store_kv(p, g, L, kv, y);
-    if (cut)
+    if (n)
+        of.k = mat_heads(y[0], d);
+    if (n == 2)
+        of.v = mat_heads(y[1], d);
+    if (fewer) {
+        op_qkv(p, &of, kv);
+        of.k = of.v = (mat){0};
         op_keep_outputs(p, (mat *const[]){x, &h, ple}, 3);
-    if (!p->rows->n)
-        return;
-    if (fewer)
+        if (!p->rows->n)
+            return;
         y[n] = op_matmul(p, h, &L->wq);
-    mat q = mat_heads(y[n], L->head_dim);
-    q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
-    if (!kv->window) /* a window has the last tokens alone */
-        op_tail(p, q, kv, L->rope, 1.0f);
-    q = op_rope(p, q, L->rope);
+    }
+    of.q = mat_heads(y[n], d);
+    mat q = op_qkv(p, &of, kv);
+    if (cut)
+        op_keep_outputs(p, (mat *const[]){x, ple}, 2);
     mat a = op_attend(p, q, kv, 1.0f); /* no 1/sqrt(d): the q and k norms replace it */
     op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
 

@@ -301,11 +301,11 @@ static void gemma4a_add_attention(pass *p, const gemma4a *g, const gemma4a_layer
                             .k_factor = (float)(log(1 + exp(1.0)) / LN_2),
                             .cap = CAP};
     mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
-    mat qkv[3];
-    clamped_products(p, qkv, h, (const clamped_weight *[]){&L->wq, &L->wk, &L->wv}, 3);
-    mat q = mat_heads(qkv[0], head_dim);
-    mat k = mat_heads(qkv[1], head_dim);
-    mat v = mat_heads(qkv[2], head_dim);
+    mat y[3];
+    clamped_products(p, y, h, (const clamped_weight *[]){&L->wq, &L->wk, &L->wv}, 3);
+    mat q = mat_heads(y[0], head_dim);
+    mat k = mat_heads(y[1], head_dim);
+    mat v = mat_heads(y[2], head_dim);
     mat far = mat_heads(op_matmul(p, places, &L->w_far), head_dim);
     mat a = mat_flat(op_near(p, q, k, v, far, &rule));
     op_add_rms_norm(p, x, clamped_product(p, a, &L->wo), &L->attn_post_norm, g->eps);

@@ -22,10 +22,13 @@ static void mtp_embed(pass *p, const model *target, const mat *ids, mat in)
     op_copy(p, mat_columns(in, 0, w->n_in), e);
 }
 
-static mat mtp_attend(pass *p, const gemma4_mtp_layer *L, const kv_layout *kvs, mat q)
+/* q: the product. */
+static mat mtp_attend(pass *p, const gemma4_mtp *g, const gemma4_mtp_layer *L, const kv_layout *kvs,
+                      mat q)
 {
     kv_view kv = kvs->view[L->donor];
     kv.wide |= L->wide;
+    q = op_qkv(p, &(qkv){.q = q, .q_norm = &L->q_norm, .eps = g->eps, .q_rope = L->rope}, &kv);
     op_cross(p, kv.side, (mat *const[]){&q}, 1);
     mat a = op_attend(p, q, &kv, 1.0f);
     op_cross(p, PASS_MAIN, (mat *const[]){&a}, 1);
@@ -38,8 +41,7 @@ static void mtp_layer(pass *p, const gemma4_mtp *g, const gemma4_mtp_layer *L, c
 {
     mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
     mat q = mat_heads(op_matmul(p, h, &L->wq), L->head_dim);
-    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
-    mat a = mtp_attend(p, L, kvs, q);
+    mat a = mtp_attend(p, g, L, kvs, q);
     op_add_rms_norm(p, x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
 
     h = op_rms_norm(p, x, &L->ffn_norm, g->eps);

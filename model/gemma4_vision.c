@@ -261,14 +261,18 @@ static void gemma4v_add_attention(pass *p, const gemma4v *g, const gemma4v_layer
                                   const kv_view *kv, mat x)
 {
     mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
-    mat qkv[3];
-    clamped_products(p, qkv, h, (const clamped_weight *[]){&L->wq, &L->wk, &L->wv}, 3);
-    mat q = mat_heads(qkv[0], g->head_dim);
-    mat k = mat_heads(qkv[1], g->head_dim);
-    mat v = mat_heads(qkv[2], g->head_dim);
-    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
-    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
-    op_kv_store(p, kv, k, op_rms_norm_inplace(p, v, NULL, g->eps));
+    mat y[3];
+    clamped_products(p, y, h, (const clamped_weight *[]){&L->wq, &L->wk, &L->wv}, 3);
+    const qkv of = {.q = mat_heads(y[0], g->head_dim),
+                    .k = mat_heads(y[1], g->head_dim),
+                    .v = mat_heads(y[2], g->head_dim),
+                    .q_norm = &L->q_norm,
+                    .k_norm = &L->k_norm,
+                    .v_norm = true,
+                    .eps = g->eps,
+                    .q_rope = L->rope,
+                    .k_rope = L->rope};
+    mat q = op_qkv(p, &of, kv);
     mat a = op_attend(p, q, kv, 1); /* no 1 / sqrt(head_dim): norms stand in for it */
     op_add_rms_norm(p, x, clamped_product(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
 }

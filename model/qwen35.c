@@ -32,41 +32,49 @@ static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, const rec
     op_add(p, *x, op_matmul(p, o, &L->out));
 }
 
-void qwen35_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h, mat *y,
-                 int32_t n)
+void qwen35_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h)
 {
-    op_matmuls(p, y, h, (const weight *[]){&L->wk, &L->wv, &L->wq}, n);
-    mat k = op_rms_norm_inplace(p, mat_heads(y[0], g->head_dim), &L->k_norm, g->eps);
-    op_kv_store(p, kv, op_rope(p, k, L->rope), mat_heads(y[1], g->head_dim));
+    mat y[2];
+    op_matmuls(p, y, h, (const weight *[]){&L->wk, &L->wv}, 2);
+    const qkv of = {.k = mat_heads(y[0], g->head_dim),
+                    .v = mat_heads(y[1], g->head_dim),
+                    .k_norm = &L->k_norm,
+                    .eps = g->eps,
+                    .k_rope = L->rope};
+    op_qkv(p, &of, kv);
 }
 
-void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat x,
-                          mat q)
-{
-    int32_t d = g->head_dim;
-    mat both = mat_head_rows(mat_heads(q, 2 * d)); /* [rows heads, 2 d]: of query and gate */
-    q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);
-    q = mat_row_heads(q, g->n_head);
-    op_tail(p, q, kv, L->rope, 1 / sqrtf((float)d));
-    q = op_rope(p, q, L->rope);
-    mat a = op_attend_gate(p, q, mat_columns(both, d, d), ACT_SIGMOID, kv, 1 / sqrtf((float)d));
-    op_add(p, x, op_matmul(p, a, &L->wo));
-}
-
-/* The same, once the others have left their keys. */
-static void add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
+void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
                           mat *x, mat h, bool cut)
 {
+    const int32_t d = g->head_dim;
     const bool fewer = cut && p->st->out.n < p->rows->n;
+    qkv of = {.q_norm = &L->q_norm,
+              .k_norm = &L->k_norm,
+              .eps = g->eps,
+              .q_rope = L->rope,
+              .k_rope = L->rope,
+              .tail = true,
+              .scale = 1 / sqrtf((float)d)};
     mat y[3];
-    qwen35_keys(p, g, L, kv, h, y, fewer ? 2 : 3);
-    if (cut)
+    if (fewer) { /* the others leave their keys */
+        qwen35_keys(p, g, L, kv, h);
         op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-    if (!p->rows->n)
-        return;
-    if (fewer)
+        if (!p->rows->n)
+            return;
         y[2] = op_matmul(p, h, &L->wq);
-    qwen35_add_attention(p, g, L, kv, *x, y[2]);
+    } else {
+        op_matmuls(p, y, h, (const weight *[]){&L->wk, &L->wv, &L->wq}, 3);
+        of.k = mat_heads(y[0], d);
+        of.v = mat_heads(y[1], d);
+    }
+    mat both = mat_head_rows(mat_heads(y[2], 2 * d)); /* [rows heads, 2 d]: of query and gate */
+    of.q = mat_columns(both, 0, d);
+    mat q = op_qkv(p, &of, kv);
+    if (cut)
+        op_keep_outputs(p, (mat *const[]){x}, 1);
+    mat a = op_attend_gate(p, q, mat_columns(both, d, d), ACT_SIGMOID, kv, of.scale);
+    op_add(p, *x, op_matmul(p, a, &L->wo));
 }
 
 void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)
@@ -96,7 +104,7 @@ static void layer_forward(pass *p, const model *m, int32_t il, const kv_layout *
     mat h = op_rms_norm(p, *x, &L->norm, g->eps);
     bool cut = model_cuts_rows(p, m, il);
     if (L->full)
-        add_attention(p, g, L, &kv->view[L->at], x, h, cut);
+        qwen35_add_attention(p, g, L, &kv->view[L->at], x, h, cut);
     else
         add_delta(p, g, L, &kv->recur[L->at], x, h, cut);
     if (p->rows->n)

@@ -92,12 +92,12 @@ mat qwen35_nextn_draft(pass *p, const model *m, const kv_layout *kv, mat hidden,
                        mat next, int32_t k);
 
 /* Parts of a layer, for qwen35_nextn.c. */
-/* Stores keys and values of the layer's normed input h. y[n]: W_k h, W_v h, W_q h. */
-void qwen35_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h, mat *y,
-                 int32_t n);
-/* x += W_o(attend(q, k, v) * sigmoid(gate)); q: W_q h, which has the gate too. */
-void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat x,
-                          mat q);
+/* Stores keys and values of the layer's normed input h. */
+void qwen35_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h);
+/* The same, and x += W_o(attend(q, k, v) * sigmoid(gate)). cut: of the wanted rows alone, which
+ * *x is cut down to. */
+void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
+                          mat *x, mat h, bool cut);
 void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x);
 
 #endif

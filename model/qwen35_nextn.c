@@ -61,8 +61,8 @@ void qwen35_nextn_absorb(pass *p, const model *m, const kv_layout *kv, mat hidde
 {
     const qwen35_nextn *x = m->impl;
     mat y = joined(p, x, hidden, model_norm(x));
-    mat of[2], h = op_rms_norm(p, y, &x->g.layer->norm, x->g.eps);
-    qwen35_keys(p, &x->g, x->g.layer, &kv->view[0], h, of, 2);
+    mat h = op_rms_norm(p, y, &x->g.layer->norm, x->g.eps);
+    qwen35_keys(p, &x->g, x->g.layer, &kv->view[0], h);
 }
 
 mat qwen35_nextn_draft(pass *p, const model *m, const kv_layout *kv, mat hidden, nextn_norm made_by,
@@ -72,9 +72,8 @@ mat qwen35_nextn_draft(pass *p, const model *m, const kv_layout *kv, mat hidden,
     const qwen35_layer *L = x->g.layer;
     const model *t = x->target;
     mat y = joined(p, x, hidden, made_by == NEXTN_BY_MODEL ? model_norm(x) : layer_norm(x));
-    mat of[3], h = op_rms_norm(p, y, &L->norm, x->g.eps);
-    qwen35_keys(p, &x->g, L, &kv->view[0], h, of, 3);
-    qwen35_add_attention(p, &x->g, L, &kv->view[0], y, of[2]);
+    mat h = op_rms_norm(p, y, &L->norm, x->g.eps);
+    qwen35_add_attention(p, &x->g, L, &kv->view[0], &y, h, false);
     qwen35_add_ffn(p, &x->g, L, y);
     next.rows = y.rows;
     op_copy(p, next, y);

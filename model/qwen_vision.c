@@ -315,12 +315,13 @@ static void qwen3vl_add_attention(pass *p, const qwen3vl *g, const qwen3vl_layer
                                   const kv_view *kv, mat x)
 {
     mat h = op_layer_norm(p, x, &L->attn_norm, &L->attn_norm_bias, g->eps);
-    mat qkv = op_matmul(p, h, &L->wqkv);
-    mat q = mat_heads(mat_columns(qkv, 0, g->n_embd), g->head_dim);
-    mat k = mat_heads(mat_columns(qkv, g->n_embd, g->n_embd), g->head_dim);
-    mat v = mat_heads(mat_columns(qkv, 2 * g->n_embd, g->n_embd), g->head_dim);
-    op_kv_store(p, kv, op_rope(p, k, L->rope), v);
-    mat a = op_attend(p, op_rope(p, q, L->rope), kv, 1 / sqrtf((float)g->head_dim));
+    mat y = op_matmul(p, h, &L->wqkv);
+    const qkv of = {.q = mat_heads(mat_columns(y, 0, g->n_embd), g->head_dim),
+                    .k = mat_heads(mat_columns(y, g->n_embd, g->n_embd), g->head_dim),
+                    .v = mat_heads(mat_columns(y, 2 * g->n_embd, g->n_embd), g->head_dim),
+                    .q_rope = L->rope,
+                    .k_rope = L->rope};
+    mat a = op_attend(p, op_qkv(p, &of, kv), kv, 1 / sqrtf((float)g->head_dim));
     op_add(p, x, op_matmul(p, mat_flat(a), &L->wo));
 }
 

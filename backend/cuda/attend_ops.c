@@ -88,7 +88,7 @@ dev_kv cuda_kv_view(const kv_view *v, const float *k_weight)
     return d;
 }
 
-static dev_kv view_of(pass *p, const kv_view *v)
+dev_kv cuda_view_of(pass *p, const kv_view *v)
 {
     dev_kv d = cuda_kv_view(v, v->single ? cuda_vector(p, v->k_weight) : NULL);
     d.sinks = cuda_vector(p, v->sinks);
@@ -152,7 +152,7 @@ bool cuda_one_stream(const device *d, const kv_view *kv)
            cuda_attend_path(c, kv, true) >= ATTEND_TILES;
 }
 
-static bool readable(pass *p, const kv_view *kv)
+bool cuda_stores(pass *p, const kv_view *kv)
 {
     if (cuda_attend_path(cuda_of(p), kv, true) != ATTEND_NONE)
         return true;
@@ -165,14 +165,12 @@ static bool readable(pass *p, const kv_view *kv)
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 {
     cuda_device *c = cuda_of(p);
-    if (p->dry || pass_failed(p) || k.rows == 0 || !readable(p, kv))
+    if (p->dry || pass_failed(p) || k.rows == 0 || !cuda_stores(p, kv))
         return;
-    dev_kv view = view_of(p, kv);
+    dev_kv view = cuda_view_of(p, kv);
     if (pass_failed(p))
         return;
     dev_step st = cuda_step(p, kv);
-    if (cuda_join_store(c, view, st, cuda_mat(k), cuda_mat(v)))
-        return;
     cuda_settle(c);
     cu_kv_store(c->stream, view, st, cuda_mat(k), cuda_mat(v));
     cuda_done(p, "kv_store");
@@ -668,7 +666,7 @@ static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const 
     size_t made = kv->single ? 4 * (size_t)d : 0;
     size_t shared = ((size_t)group * (2 * (size_t)d + 64) + made) * sizeof(float);
     bool turns = kv->k_rot && !kv->single;
-    if (!readable(p, kv))
+    if (!cuda_stores(p, kv))
         return;
     if (!cuda_sparse_allowed(p, kv))
         return;
@@ -678,10 +676,14 @@ static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const 
                 group, d);
         return;
     }
-    chunk_args x = {.a = {.kv = view_of(p, kv), .n_head = q.heads, .scale = scale}};
+    chunk_args x = {.a = {.kv = cuda_view_of(p, kv), .n_head = q.heads, .scale = scale}};
     attend_args *a = &x.a;
     x.parts = parts_of(c, kv, &a->kv, q.heads, split);
-    mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
+    pass_turned there = p->turned; /* of op_qkv */
+    p->turned = (pass_turned){.done = false};
+    bool room = there.at.rows == q.rows && there.at.heads == q.heads && there.side == p->here &&
+                (p->dry || there.q == q.at);
+    mat turned = !turns ? q : room ? there.at : pass_mat(p, q.rows, q.heads, d);
     size_t mark = pass_mark(p);
     int32_t chunks = chunks_of(kv, &x.parts, kv->n_keys);
     int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + PART_MORE);
@@ -702,8 +704,6 @@ static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const 
         join.by = *by;
     if (few && d % GROUP == 0)
         join.q = cuda_quant_room(p, q.rows, q.heads * d, false, false);
-    bool joined =
-        turns && !p->dry && !pass_failed(p) && cuda_join_rotation(c, cuda_mat(turned), cuda_mat(q));
     if (cuda_skip(p, q))
         return;
     int32_t bucket = c->kv_bucket[kv->kind], keys = bucket < kv->n_keys ? bucket : kv->n_keys;
@@ -718,7 +718,7 @@ static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const 
         cuda_wrote(c, by->y.at, n_bytes);
     if (turns) {
         cuda_wrote(c, turned.at, n_bytes);
-        if (!joined)
+        if (!room || !there.done)
             cu_rotate(c->stream, a->q, cuda_mat(q), false);
     }
     if (few) {

@@ -4,7 +4,8 @@
  * cuda.c, weights.c   the device, its memory, the step block; weights on their way to it
  * ops.c          the op table: picks kernels by row count and weight layout
  * activation_copies.c       which activations already have an int8 or bf16 copy
- * fuse.c         small ops that become one kernel with the next
+ * fuse.c         residuals that become one kernel with the next norm
+ * head_ops.c     heads of queries, keys and values: norm, rotation, store
  * blas.c         products of long prompts: cuBLASLt or matmul_wide.cu
  * graph.c        passes of few rows, recorded and replayed
  * op_times.c     how long these take, op by op
@@ -63,14 +64,10 @@ typedef struct sorted_pairs {
 /* fuse.c: ops that were called and are not launched yet. */
 typedef struct waiting {
     residual_args residual;
-    bool has_residual, has_store, has_sum;
+    bool has_residual, has_sum;
     dev_mat sum; /* of rows' experts: the sum over k of `parts` [rows, k, sum.cols] */
     const float *parts;
     int32_t k;
-    int32_t n_jobs;
-    head_job job[HEAD_JOBS];
-    dev_kv kv; /* where jobs store to */
-    dev_step st;
 } waiting;
 
 /* The rows of a pass that a page_watch looks at, and where it adds to. n_pages is not part of it:
@@ -273,7 +270,6 @@ void cuda_loading_free(cuda_device *c); /* frees the buffers of loading */
 void cuda_settle(cuda_device *c);
 void cuda_forget_waiting(cuda_device *c);
 void cuda_wait_residual(cuda_device *c, residual_args a);
-bool cuda_wait_head(cuda_device *c, head_job j, dev_step st); /* false: the caller launches it */
 void cuda_products(cuda_device *c, const one_product *job, int32_t n); /* of few rows; now */
 launch_memory cuda_launch_memory(cuda_device *c);                      /* with tickets of its own */
 /* True if the op joined a waiting one. */
@@ -281,10 +277,6 @@ bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);
 void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k);
-/* rows: where it turns by three axes; else NULL */
-bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f, const step_rows *rows);
-bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
-bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
 
 /* op_times.c */
 status cuda_time_passes(device *d, err *e);

@@ -1,13 +1,10 @@
-/* fuse.c - small ops that wait for the next op, so that both become one kernel.
+/* fuse.c - residuals that wait for the next op, so that both become one kernel.
  *
  *     x += rms_norm(y) w; x *= c; h = rms_norm(x) w'      residual_kernel, as far as it goes;
  *                                                         without h it can copy x for a product
  *     x += y; h = rms_norm(x) w'                           the same kernel
  *     y = two branches, normed; the same; h, h', h''      branches_kernel; of many rows, one
  *                                                         branch can be the sum of experts
- *     k = rope(rms_norm(k) w); v = rms_norm(v); store;
- *     q = rope(rms_norm(q) w); q' = Rot q                 heads_kernel; where values and keys come
- *                                                         of the same rows, one job makes both
  *
  * A layer has a dozen small ops whose time is a launch's. The model calls them one by one. Such an
  * op is only noted; the next op joins it, or launches it first. Results are bit-identical to
@@ -15,8 +12,6 @@
  * release of memory, so no one sees a result that is not launched yet.
  */
 #include "backend/cuda/cuda_int.h"
-
-#include <string.h>
 
 static bool overlap(dev_mat a, dev_mat b)
 {
@@ -42,18 +37,13 @@ void cuda_settle(cuda_device *c)
         cu_residual(c->stream, w->residual);
         cuda_launched(c, "residual", w->residual.x.rows);
     }
-    if (w->n_jobs) {
-        cu_heads(c->stream, w->job, w->n_jobs, w->kv, w->st);
-        cuda_launched(c, "heads", w->job->y.rows);
-    }
     cuda_forget_waiting(c);
     cuda_ok(c, NULL, cudaGetLastError(), "ops that waited"); /* a copy may come next */
 }
 
 void cuda_forget_waiting(cuda_device *c)
 {
-    c->wait.has_residual = c->wait.has_store = c->wait.has_sum = false;
-    c->wait.n_jobs = 0;
+    c->wait.has_residual = c->wait.has_sum = false;
 }
 
 launch_memory cuda_launch_memory(cuda_device *c)
@@ -84,12 +74,6 @@ void cuda_products(cuda_device *c, const one_product *job, int32_t n)
     if (c->choice)
         c->choice_done = c->choice;
     c->choice = NULL;
-}
-
-/* Does the job write into m? */
-static bool writes(const head_job *j, dev_mat m)
-{
-    return overlap(m, j->y) || (j->bare.at && overlap(m, j->bare));
 }
 
 void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k)
@@ -172,138 +156,5 @@ bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, 
     c->wait.has_residual = false;
     cuda_settle(c);
     cu_residual(c->stream, a);
-    return true;
-}
-
-/* The same rows normed without weights wait, as values: keys join their job, because keys may
- * overwrite the rows. */
-static bool join_bare(waiting *w, const head_job *j)
-{
-    head_job *b = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
-    if (!b || !b->norm || b->w || b->inv_freq || b->store || b->bare.at || b->rotated ||
-        !same_mat(b->x, j->x) || b->heads != j->heads || b->eps != j->eps || overlap(b->y, b->x) ||
-        overlap(b->y, j->y))
-        return false;
-    for (head_job *i = w->job; i < b; i++)
-        if (overlap(j->y, i->x) || writes(i, j->y))
-            return false;
-    b->bare = b->y;
-    b->y = j->y;
-    b->w = j->w;
-    return true;
-}
-
-bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
-{
-    waiting *w = &c->wait;
-    int32_t n = j.y.cols / j.heads;
-    bool fits = !w->has_residual && !w->has_sum && w->n_jobs < HEAD_JOBS;
-    if (!heads_take(n) || j.x.stride % 4 || j.y.stride % 4)
-        return false;
-    j.x_head = n;
-    if (fits && join_bare(w, &j))
-        return true;
-    for (int i = 0; i < w->n_jobs; i++)
-        fits = fits && !overlap(j.y, w->job[i].x) && !writes(&w->job[i], j.y) &&
-               !writes(&w->job[i], j.x) && n == w->job[i].y.cols / w->job[i].heads;
-    if (!fits)
-        cuda_settle(c);
-    w->job[w->n_jobs++] = j;
-    if (!w->has_store) /* else `st` has the numbers of the store's keys */
-        w->st = st;
-    return true;
-}
-
-/* Rows that are the heads of fewer rows become these: the job whose y is x, as rows of `heads`. */
-static bool gather_heads(head_job *j, dev_mat x, int32_t heads)
-{
-    if (j->heads != 1 || j->store || j->bare.at || j->rotated || j->y.at != x.at ||
-        j->y.stride != j->y.cols || x.stride != x.cols || x.cols != heads * j->y.cols ||
-        j->y.rows != x.rows * heads)
-        return false;
-    j->x_head = j->x.stride;
-    j->x.rows = x.rows;
-    j->x.cols = (heads - 1) * j->x_head + j->y.cols;
-    j->x.stride = heads * j->x_head;
-    j->y = x;
-    j->heads = heads;
-    return true;
-}
-
-bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f, const step_rows *rows)
-{
-    waiting *w = &c->wait;
-    head_job *j = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
-    if (!j || j->inv_freq || j->store || f->interleaved || f->grow != 0 ||
-        (f->n_axes && !f->section[0]) || !heads_turn(x.cols / heads, f->n_pairs, rope_factor(f)) ||
-        (rows && x.cols / heads >= 256 && 2 * f->n_pairs == x.cols / heads))
-        return false;
-    if (!(same_mat(j->y, x) && j->heads == heads) && !gather_heads(j, x, heads))
-        return false;
-    j->inv_freq = f->inv_freq;
-    j->n_pairs = f->n_pairs;
-    j->factor = rope_factor(f);
-    if (rows) {
-        j->axis = rows->axis[0];
-        j->axis_step = rows->rows.n;
-        memcpy(j->section, f->section, sizeof j->section);
-    }
-    return true;
-}
-
-/* The waiting job whose result is m, or -1. */
-static int waiting_job(const waiting *w, dev_mat m)
-{
-    for (int i = 0; i < w->n_jobs; i++)
-        if (same_mat(w->job[i].y, m))
-            return i;
-    return -1;
-}
-
-static head_job store_alone(dev_mat m, const dev_kv *kv)
-{
-    return (head_job){.y = m, .x = m, .heads = kv->n_head_kv, .x_head = kv->head_dim};
-}
-
-/* Joins where waiting jobs, or one job, make keys and values; where a job makes one of them and the
- * other is only stored; or where there is one stream. */
-bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v)
-{
-    waiting *w = &c->wait;
-    int i = waiting_job(w, k), j = waiting_job(w, v), n_new = (i < 0) + (j < 0);
-    bool bare = i >= 0 && w->job[i].bare.at && same_mat(w->job[i].bare, v);
-    if ((kv.single || bare) && i >= 0 && !w->has_store && heads_take(kv.head_dim)) {
-        w->job[i].store = kv.single ? 1 : 3;
-        w->kv = kv;
-        w->st = st;
-        w->has_store = true;
-        return true;
-    }
-    if (kv.single || n_new == 2 || (i == j && i >= 0) || w->has_store ||
-        w->n_jobs + n_new > HEAD_JOBS || !heads_take(kv.head_dim))
-        return false;
-    if (i < 0)
-        w->job[i = w->n_jobs++] = store_alone(k, &kv);
-    if (j < 0)
-        w->job[j = w->n_jobs++] = store_alone(v, &kv);
-    w->job[i].store = 1;
-    w->job[j].store = 2;
-    w->kv = kv;
-    w->st = st;
-    w->has_store = true;
-    return true;
-}
-
-/* Queries for rotated keys: the job that makes them writes the rotated copy too. */
-bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q)
-{
-    waiting *w = &c->wait;
-    int k = waiting_job(w, q);
-    if (k < 0 || w->job[k].rotated || to.stride != to.cols)
-        return false;
-    for (int i = 0; i < w->n_jobs; i++)
-        if (overlap(to, w->job[i].x) || writes(&w->job[i], to))
-            return false;
-    w->job[k].rotated = to.at;
     return true;
 }

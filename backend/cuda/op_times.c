@@ -12,7 +12,7 @@
  * pass where kernels overlap, and less where there are gaps between them.
  *
  * An op that waits for the next one (fuse.c) is timed where it is launched, under the name of what
- * is launched there: "heads", "residual", "sum of experts".
+ * is launched there: "residual", "sum of experts".
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
@@ -131,6 +131,7 @@ status cuda_time_passes(device *d, err *e)
     if (!c->times && !(c->times = mem_calloc(1, sizeof *c->times)))
         return err_memory(e, "the times of ops", sizeof *c->times);
     cuda_times *t = c->times;
+    t->on = false;
     t->sum = (device_pass_times){.ops = t->row};
     status st = measure_reading(c, e);
     cudaError_t r = st ? cudaSuccess : measure_launches(c);

@@ -67,15 +67,14 @@ static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
     if (cuda_idle(p, y))
         return;
     cuda_wrote_mat(p, y);
-    head_job j = {
-        .y = cuda_mat(y), .x = cuda_mat(x), .heads = x.heads, .w = v, .eps = eps, .norm = true};
-    bool heads = x.heads > 1 || x.cols <= 512 || (!q.q && !q.bf);
-    if (heads && cuda_wait_head(c, j, cuda_step_without_keys(p)))
-        return; /* no product reads a head */
-    norm_job alone = {.y = j.y, .w = v, .c = 1.0f, .q = q};
-    if (heads || !cuda_join_norms(c, j.x, &alone, 1, eps)) {
+    norm_job alone = {.y = cuda_mat(y), .w = v, .c = 1.0f, .q = q};
+    bool heads = x.heads > 1 || x.cols <= 512 || (!q.q && !q.bf); /* no product reads a head */
+    if (heads || !cuda_join_norms(c, cuda_mat(x), &alone, 1, eps)) {
         cuda_settle(c);
-        cu_rms_norm(c->stream, j.y, j.x, x.heads, v, eps, q);
+        if (heads && cuda_norm_heads(p, y, x, v, eps))
+            q = (dev_quant){0};
+        else
+            cu_rms_norm(c->stream, alone.y, cuda_mat(x), x.heads, v, eps, q);
     }
     cuda_quant_keep(p, y.at, q);
     cuda_done(p, "rms_norm");
@@ -145,15 +144,13 @@ void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
     cuda_done(p, "act_mul");
 }
 
-static void c_rope(pass *p, mat x, const rope *f)
+void cuda_rope(pass *p, mat x, const rope *f)
 {
     if (cuda_idle(p, x))
         return;
     cuda_wrote_mat(p, x);
     const step_rows *rows = cuda_step_rows(p);
     bool axes = rope_by_axes(f, p->rows), woven = axes && f->section[0];
-    if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f, woven ? rows : NULL))
-        return;
     cuda_settle(cuda_of(p));
     rope_args a = {.x = cuda_mat(x),
                    .heads = x.heads,
@@ -442,8 +439,9 @@ const device_ops cuda_ops = {
     .matmul_gate = c_matmul_gate,
     .glu = c_glu,
     .act_mul = cuda_act_mul,
-    .rope = c_rope,
+    .rope = cuda_rope,
     .kv_store = cuda_kv_store,
+    .qkv = cuda_qkv,
     .attend = cuda_attend,
     .attend_gate = cuda_attend_gate,
     .watch_pages = cuda_watch_pages,

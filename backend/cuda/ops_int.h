@@ -156,6 +156,18 @@ static inline product_args cuda_pair_args(const weight *gate, const weight *up, 
 
 void cuda_matmul(pass *p, mat y, mat x, const weight *w);
 void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act);
+void cuda_rope(pass *p, mat x, const rope *f);
+
+/* ---- head_ops.c ---- */
+
+/* By heads_kernel; false: it does not know such heads. */
+bool cuda_norm_heads(pass *p, mat y, mat x, const float *w, float eps);
+void cuda_qkv(pass *p, mat q, mat v, const qkv *a, const kv_view *kv);
+
+/* ---- attend_ops.c ---- */
+
+dev_kv cuda_view_of(pass *p, const kv_view *v); /* with the weights that kernels read */
+bool cuda_stores(pass *p, const kv_view *kv);   /* false: an error of the pass */
 
 /* ---- vision_ops.c ---- */
 

@@ -23,7 +23,14 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
     mat x[2];
     if (!my_turn(g, "partial rope"))
         return;
-    size_t bytes = (size_t)n_rot / 2 * sizeof(float);
+    size_t bytes = (size_t)n_rot / 2 * sizeof(float), one_bytes = (size_t)d * sizeof(float);
+    float *ones = mem_alloc(one_bytes), *ones_gpu = g->gpu->alloc(g->gpu, one_bytes);
+    for (int32_t i = 0; i < d; i++)
+        ones[i] = 1;
+    g->gpu->upload(g->gpu, ones_gpu, ones, one_bytes);
+    const weight norm[2] = {
+        {.type = NUM_F32, .n_in = d, .n_out = 1, .n_mat = 1, .data = ones},
+        {.type = NUM_F32, .n_in = d, .n_out = 1, .n_mat = 1, .packed = ones_gpu}};
     float *v = draw(g, (size_t)rows * (size_t)heads * (size_t)d, 2.0);
     float *inv = draw(g, (size_t)n_rot / 2, 1.0), *inv_gpu = g->gpu->alloc(g->gpu, bytes);
     for (int32_t i = 0; i < n_rot / 2; i++)
@@ -46,8 +53,9 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
     }
     both_begin(g, &b, &c.st);
     both_mat(g, &b, x, v, rows, heads, d);
-    op_rope(&b.ref, op_rms_norm_inplace(&b.ref, x[0], NULL, 1e-6f), &r);
-    op_rope(&b.gpu, op_rms_norm_inplace(&b.gpu, x[1], NULL, 1e-6f), &there);
+    const kv_view view = {.n_head_kv = heads, .head_dim = d};
+    op_qkv(&b.ref, &(qkv){.q = x[0], .q_norm = &norm[0], .eps = 1e-6f, .q_rope = &r}, &view);
+    op_qkv(&b.gpu, &(qkv){.q = x[1], .q_norm = &norm[1], .eps = 1e-6f, .q_rope = &there}, &view);
     op_rope(&b.ref, x[0], &r);
     op_rope(&b.gpu, x[1], &there);
     verdict(g, "partial rope",
@@ -55,6 +63,8 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
                  by_axes ? ", by axes" : ""),
             both_error(g, &b, x[0], x[1]), BOUND);
     g->gpu->release(g->gpu, inv_gpu, bytes);
+    g->gpu->release(g->gpu, ones_gpu, one_bytes);
+    mem_free(ones);
     mem_free(inv);
     mem_free(v);
 }
@@ -71,14 +81,16 @@ typedef struct gated_case {
 static mat gated_attention(pass *p, const gated_case *a, const kv_view *view, mat x, mat gate,
                            const mat kv[2], const weight *w[2], const rope *r, mat *queries)
 {
-    mat k = op_rope(p, op_rms_norm_inplace(p, kv[0], w[0], 1e-6f), r), q, y;
-    op_kv_store(p, view, k, kv[1]);
-    if (a->beside)
-        q = mat_row_heads(op_rms_norm(p, mat_columns(mat_head_rows(x), 0, a->d), w[0], 1e-6f),
-                          a->n_head);
-    else
-        q = op_rms_norm_inplace(p, x, w[0], 1e-6f);
-    *queries = op_rope(p, q, r);
+    const qkv of = {.q = a->beside ? mat_columns(mat_head_rows(x), 0, a->d) : x,
+                    .k = kv[0],
+                    .v = kv[1],
+                    .q_norm = w[0],
+                    .k_norm = w[0],
+                    .eps = 1e-6f,
+                    .q_rope = r,
+                    .k_rope = r};
+    mat y;
+    *queries = op_qkv(p, &of, view);
     if (a->beside)
         gate = mat_columns(mat_head_rows(x), a->d, a->d);
     y = op_attend_gate(p, *queries, gate, a->beside ? ACT_SIGMOID : ACT_SOFTPLUS, view,

@@ -278,33 +278,64 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
         pair_free(g, &w[i]);
 }
 
-/* Values of the same rows as keys, which overwrite those rows: by one kernel and by several, with
- * the same bits, and against the reference. */
+/* Values of the same rows as keys, which overwrite those rows: by op_qkv and by its expansion, with
+ * the same bits in both and in the store, and against the reference. */
 static void check_values_of_keys(rig *g, int32_t rows, int32_t heads, int32_t d)
 {
     static chain c;
     both o;
     mat k[2], value[2], apart;
     pair w;
-    float *got[2][2], one;
+    float *got[2][2];
+    void *stored[2][2];
+    kv_layout l;
+    kv_cache cache[2] = {{.layout = NULL}};
+    kv_base base;
+    err e = {0};
     size_t n = (size_t)rows * (size_t)heads * (size_t)d;
     if (!my_turn(g, "together") || !pair_make(g, &w, NUM_F32, d, 1, 1, 1.0, false))
         return;
+    kv_spec s = {.n_head_kv = heads, .head_dim = d};
+    kv_want_layout want = {.spec = &s,
+                           .n = 1,
+                           .choice = {.k = {NUM_F16, false}, .v = {NUM_F16, false}},
+                           .n_ctx = rows,
+                           .rows_max = rows,
+                           .dev = {g->gpu}};
+    if (kv_layout_init(&l, &want, &e) || kv_open(&cache[0], g->gpu, &l, &e) ||
+        kv_open(&cache[1], g->gpu, &l, &e)) {
+        failed(g, "together", e.text);
+        return;
+    }
+    const kv_view *view = &l.view[0];
+    const size_t bytes = (size_t)heads * (size_t)view->n_slots * view->k_row_bytes;
     float *x = draw(g, n, 1.0);
     chain_init(&c, rows, 0, 0);
+    c.st.kv = &base;
     both_begin(g, &o, &c.st);
     both_mat(g, &o, k, x, rows, heads, d);
     value[0] = op_rms_norm(&o.ref, k[0], NULL, 1e-6f);
     k[0] = op_rms_norm_inplace(&o.ref, k[0], &w.w[0], 1e-6f);
     for (int together = 0; together < 2; together++) {
+        base = cache[together].base[0];
+        base.page = NULL; /* in the order of keys */
+        pass_begin(&o.gpu, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
         apart = pass_mat(&o.gpu, rows, heads, d);
+        value[1] = pass_mat(&o.gpu, rows, heads, d);
         g->gpu->upload(g->gpu, apart.at, x, n * sizeof *x);
-        value[1] = op_rms_norm(&o.gpu, apart, NULL, 1e-6f);
-        if (!together)
-            g->gpu->download(g->gpu, &one, value[1].at, sizeof one);
-        k[1] = op_rms_norm_inplace(&o.gpu, apart, &w.w[1], 1e-6f);
+        const qkv of = {.k = apart, .k_norm = &w.w[1], .v_norm = true, .eps = 1e-6f};
+        if (together) {
+            g->gpu->op->qkv(&o.gpu, (mat){0}, value[1], &of, view);
+        } else {
+            g->gpu->op->rms_norm(&o.gpu, value[1], apart, NULL, 1e-6f);
+            op_kv_store(&o.gpu, view, op_rms_norm_inplace(&o.gpu, apart, &w.w[1], 1e-6f), value[1]);
+        }
+        k[1] = apart;
         got[together][0] = gpu_rows(g, value[1]);
         got[together][1] = gpu_rows(g, k[1]);
+        for (int i = 0; i < 2; i++)
+            g->gpu->download(g->gpu, stored[together][i] = mem_alloc(bytes), i ? base.v : base.k,
+                             bytes);
     }
     char shape[64];
     snprintf(shape, sizeof shape, "values of keys, %d rows, %d heads of %d", rows, heads, d);
@@ -313,10 +344,16 @@ static void check_values_of_keys(rig *g, int32_t rows, int32_t heads, int32_t d)
     int32_t differ = 0;
     for (int i = 0; i < 2; i++) {
         differ += memcmp(got[0][i], got[1][i], n * sizeof(float)) != 0;
-        mem_free(got[0][i]);
-        mem_free(got[1][i]);
+        differ += memcmp(stored[0][i], stored[1][i], bytes) != 0;
+        for (int t = 0; t < 2; t++) {
+            mem_free(got[t][i]);
+            mem_free(stored[t][i]);
+        }
     }
     verdict(g, "together", text("%s: that differ", shape), differ, 0);
+    for (int i = 0; i < 2; i++)
+        kv_close(&cache[i]);
+    kv_layout_free(&l);
     mem_free(x);
     pair_free(g, &w);
 }

@@ -3,6 +3,7 @@
 #include "tests/cuda/emu_trace.h"
 
 #include <algorithm>
+#include <dlfcn.h>
 #include <numeric>
 #include <set>
 #include <stdio.h>
@@ -484,6 +485,18 @@ static void start_fiber(emu_fiber *f, int i, dim3 block)
     f->sp = sp;
 }
 
+/* EMU_LAUNCHES=FILE: every launch, the ones that are recorded among them and those of recordings not,
+ * in order: the kernel's name and its blocks. So the launches of two builds can be compared. */
+static void list_launch(dim3 grid)
+{
+    static FILE *const list = getenv("EMU_LAUNCHES") ? fopen(getenv("EMU_LAUNCHES"), "w") : NULL;
+    Dl_info at;
+    if (list && the_kernel)
+        fprintf(list, "%s %u x %u x %u\n",
+                dladdr(the_kernel, &at) && at.dli_sname ? at.dli_sname : "?", grid.x, grid.y,
+                grid.z);
+}
+
 void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), void *arg)
 {
     n_fibers = (int)(block.x * block.y * block.z);
@@ -493,6 +506,7 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
                 grid.z, n_fibers);
         abort();
     }
+    list_launch(grid);
     emu_grid_dim = grid;
     emu_block_dim = block;
     the_call = call;
@@ -654,6 +668,7 @@ bool emu_records(cudaStream_t s)
 void emu_record(cudaStream_t s, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *),
                 void (*drop)(void *), void *f)
 {
+    list_launch(grid);
     s->record->op.push_back({grid, block, shared_bytes, call, drop, f, {}, 0, NULL});
 }
 static cudaError_t record_copy(cudaStream_t s, void *to, const void *from, size_t n, int value)
