@@ -368,7 +368,8 @@ void op_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 static bool qkv_fits(const pass *p, const qkv *a, bool by_rows, const kv_view *kv)
 {
     const int32_t n = p->rows->n;
-    if (!kv || !is_vector(a->q_norm, kv->head_dim) || !is_vector(a->k_norm, kv->head_dim) ||
+    if (!kv || (a->q.rows && !is_vector(a->q_norm, kv->head_dim)) ||
+        (a->k.rows && !kv->single && !is_vector(a->k_norm, kv->head_dim)) ||
         (a->k.rows && !(a->k.rows == n && fits_kv(kv, a->k))) ||
         (a->v.rows && !(a->v.rows == n && fits_kv(kv, a->v))))
         return false;
