@@ -23,6 +23,9 @@
 #include "base/utf8.h"
 
 #include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +124,21 @@ static void signals_stop(signals *g)
         return;
     pthread_kill(g->thread, SIGUSR1);
     pthread_join(g->thread, NULL);
+}
+
+/* ---- Memory ---- */
+
+/* glibc gives threads heaps of their own, eight for each processor, and after the first large text
+ * is freed the next ones come from these heaps, too. Each keeps the most that it ever had. Here every
+ * connection is a thread whose texts may be megabytes: two heaps are enough for what they allocate,
+ * and large texts go back to the system at once. */
+static void keep_heaps_small(void)
+{
+#ifdef M_ARENA_MAX
+    enum { HEAPS = 2, LARGE = 256 << 10 };
+    mallopt(M_ARENA_MAX, HEAPS);
+    mallopt(M_MMAP_THRESHOLD, LARGE);
+#endif
 }
 
 /* ---- Keys ---- */
@@ -448,6 +466,7 @@ static int run_serve(const command *cmd, int argc, char **argv)
         config_free(&settings);
         return 2;
     }
+    keep_heaps_small();
     o.words = argv;
     o.n_words = n_operands;
     choose_models(&o, &settings.marks);
