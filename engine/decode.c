@@ -516,7 +516,7 @@ status generation_finish(generation *g, err *e)
     if (!g->refused)
         stream_end(&g->text);
     if (g->parser && !g->refused)
-        answer_end(g->parser, &g->e);
+        answer_end(g->parser, g->finish == CARAT_FINISH_LENGTH, &g->e);
     if (g->refused)
         g->finish = CARAT_FINISH_CANCELLED;
     else if (g->e.status)

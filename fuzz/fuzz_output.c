@@ -75,7 +75,7 @@ static void read_answer(const char *s, size_t n, size_t piece, uint8_t flags, st
     fuzz_check(!answer_tools(a, tools, sizeof tools - 1, false, &e), e.text);
     for (size_t i = 0; i < n; i += piece)
         fuzz_check(!answer_put(a, s + i, piece < n - i ? piece : n - i, &e), e.text);
-    fuzz_check(!answer_end(a, &e), e.text);
+    fuzz_check(!answer_end(a, false, &e), e.text);
     answer_close(a);
     *out = h.text;
 }

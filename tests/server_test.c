@@ -612,6 +612,50 @@ TEST(server_holds_answers_to_what_is_asked)
     stop(&s);
 }
 
+/* A forced call begins with the first token. What the limit cuts is no text of any answer: no mark,
+ * and nothing of the argument. */
+TEST(server_leaves_out_a_call_that_the_limit_cuts)
+{
+#define PARAMETERS                                                                                 \
+    "{\"type\":\"object\",\"properties\":{\"way\":{\"enum\":[\"upandupandupandupandup\"]}},"         \
+    "\"required\":[\"way\"]}"
+#define FUNCTION "\"function\":{\"name\":\"going\",\"parameters\":" PARAMETERS "}"
+    static const struct {
+        const char *path, *fields, *limit, *says;
+    } cases[] = {
+        {"/v1/chat/completions",
+         ASK ",\"tools\":[{\"type\":\"function\"," FUNCTION "}],\"tool_choice\":\"required\"",
+         "max_tokens", "\"finish_reason\":\"length\""},
+        {"/v1/responses",
+         "\"input\":\"Go.\",\"tools\":[{\"type\":\"function\",\"name\":\"going\",\"parameters\":" PARAMETERS
+         "}],\"tool_choice\":\"required\"",
+         "max_output_tokens", "\"reason\":\"max_output_tokens\""},
+        {"/v1/messages",
+         ASK ",\"tools\":[{\"name\":\"going\",\"input_schema\":" PARAMETERS
+             "}],\"tool_choice\":{\"type\":\"any\"}",
+         "max_tokens", "\"stop_reason\":\"max_tokens\""},
+    };
+    served s;
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++)
+        for (int n = 1; n < 20; n += 3) {
+            const bool streams = i % 2;
+            response r;
+            char body[900];
+            snprintf(body, sizeof body, "{%s,\"%s\":%d,\"stream\":%s}", cases[i / 2].fields,
+                     cases[i / 2].limit, n, streams ? "true" : "false");
+            http_post(&r, &s, cases[i / 2].path, body);
+            const char *said = str_text(&r.body);
+            CHECK_MSG(r.status == 200 && strstr(said, cases[i / 2].says), "%s: %s", body, said);
+            CHECK_MSG(!strstr(said, "tool_call>") && !strstr(said, "call:"), "%s: %s", body, said);
+            /* Streams tell the argument while it grows; Responses repeat the tool. */
+            CHECK_MSG(streams || !strstr(said, "upand") || strstr(said, "\"output\":[]"), "%s: %s",
+                      body, said);
+            response_free(&r);
+        }
+    stop(&s);
+}
+
 /* Tools that are declared and not allowed now are never called. */
 TEST(server_calls_allowed_tools_alone)
 {

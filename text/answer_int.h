@@ -73,7 +73,8 @@ struct answer_parser {
     arena mem;
     const jtree *tools; /* the declared tools, in mem; NULL: none */
     int32_t n_calls;
-    bool ending; /* no more text will come */
+    bool ending; /* no more text will come, */
+    bool cut;    /* because of the token limit */
     bool cancelled, no_memory;
 };
 

@@ -3,7 +3,10 @@
  */
 #include "tests/test.h"
 #include "text/gemma4.h"
+#include "text/gpt_oss.h"
 #include "text/laguna.h"
+#include "text/llama.h"
+#include "text/mistral.h"
 #include "text/qwen.h"
 #include "base/rng.h"
 
@@ -41,7 +44,8 @@ static bool note(void *user, const answer_event *ev)
     return true;
 }
 
-static void read_answer(const chat_format *f, const str *text, size_t piece, bool parts, record *r)
+static void read_cut(const chat_format *f, const str *text, size_t piece, bool parts, bool cut,
+                     record *r)
 {
     answer_parser *a;
     err e = {0};
@@ -50,8 +54,13 @@ static void read_answer(const chat_format *f, const str *text, size_t piece, boo
     CHECK_OK(answer_tools(a, tools, sizeof tools - 1, parts, &e), e);
     for (size_t i = 0; i < text->n; i += piece)
         CHECK_OK(answer_put(a, text->at + i, piece < text->n - i ? piece : text->n - i, &e), e);
-    CHECK_OK(answer_end(a, &e), e);
+    CHECK_OK(answer_end(a, cut, &e), e);
     answer_close(a);
+}
+
+static void read_answer(const chat_format *f, const str *text, size_t piece, bool parts, record *r)
+{
+    read_cut(f, text, piece, parts, false, r);
 }
 
 static void free_record(record *r)
@@ -168,4 +177,54 @@ TEST(pieces_of_calls_are_the_arguments_whatever_the_mistake)
     for (int k = 0; k < N_LANGUAGES; k++)
         CHECK(n_told[k] > rounds);
     str_free(&text);
+}
+
+/* The token limit cuts a call at each byte behind its mark. Its text is nobody's answer; what stands
+ * before it, another call too, is there. The same text is content where the model has ended it. */
+TEST(calls_that_the_token_limit_cuts_are_left_out)
+{
+    static const struct {
+        const chat_format *f;
+        const char *before, *mark, *call, *says;
+    } cases[] = {
+        {&gemma4_formats[GEMMA4_JULY_LARGE], "Well, ", "<|tool_call>",
+         "call:f{s:" Q "some <b>" Q ",n:12}", "C(Well,"},
+        {&gemma4_formats[GEMMA4_JULY_LARGE], "<|tool_call>call:g{}<tool_call|>", "<|tool_call>",
+         "call:f{s:" Q "some" Q "}", "T(g {}"},
+        {&qwen_formats[QWEN_3], "Well, ", "<tool_call>",
+         "\n{\"name\": \"f\", \"arguments\": {\"s\": \"some }\", \"n\": 12}}", "C(Well,"},
+        {&qwen_formats[QWEN_36], "Well, ", "<tool_call>",
+         "\n<function=f>\n<parameter=s>\nsome\n</parameter>\n</function>", "C(Well,"},
+        {&laguna_formats[LAGUNA_COMPACT], "Well, ", "<tool_call>",
+         "f<arg_key>s</arg_key><arg_value>some</arg_value>", "C(Well,"},
+        {&harmony_format, "<|channel|>final<|message|>Well,<|end|>",
+         "<|start|>assistant<|channel|>commentary to=functions.f json<|message|>",
+         "{\"s\": \"some\"}", "C(Well,"},
+        {&llama_formats[LLAMA_31], "", "{\"name\": \"f\"", ", \"parameters\": {\"s\": \"some\"}}", ""},
+        {&mistral_formats[MISTRAL_V3], "Well, ", "[TOOL_CALLS]",
+         "[{\"name\": \"f\", \"arguments\": {\"s\": \"some\"}}]", "C(Well,"},
+        {&mistral_formats[MISTRAL_V13], "Well, ", "[TOOL_CALLS]", "f[ARGS]{\"s\": \"some\"}",
+         "C(Well,"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t n_call = strlen(cases[i].call);
+        for (size_t n = 0; n < n_call; n++)
+            for (int how = 0; how < 3; how++) { /* whole, in parts, and not cut by the limit */
+                str text = {0};
+                record r;
+                str_puts(&text, cases[i].before);
+                str_puts(&text, cases[i].mark);
+                str_put(&text, cases[i].call, n);
+                read_cut(cases[i].f, &text, 3, how == 1, how < 2, &r);
+                const char *said = str_text(&r.text);
+                bool whole = strstr(said, "T(f ") != NULL; /* but for its last mark */
+                if (how < 2)
+                    CHECK_MSG(whole || !strcmp(said, cases[i].says), "%zu: %s: %s", i, text.at, said);
+                else
+                    CHECK_MSG(whole || strlen(said) > strlen(cases[i].says), "%zu: %s: %s", i,
+                              text.at, said);
+                free_record(&r);
+                str_free(&text);
+            }
+    }
 }

@@ -114,9 +114,9 @@ status answer_stops(answer_parser *a, const char *const *stop, int32_t n, err *e
 int32_t answer_met(const answer_parser *a); /* the index of the stop string that was met, or -1 */
 /* Takes any bytes; invalid UTF-8 becomes U+FFFD. E_CANCELLED: fn returned false. E_MEMORY. */
 status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);
-/* The answer is complete. Held text becomes events; a call without its end is a call if its text is
- * complete, else content. */
-status answer_end(answer_parser *a, err *e);
+/* The answer is over. Held text becomes events; a call without its end is a call if its text is
+ * complete, else content. cut: the token limit ended it; then half a call is left out. */
+status answer_end(answer_parser *a, bool cut, err *e);
 int32_t answer_n_calls(const answer_parser *a); /* so far */
 
 #endif

@@ -202,7 +202,7 @@ TEST(a_second_family_has_its_answers_parsed)
         CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
         CHECK_OK(answer_put(a, text, cut, &e), e);
         CHECK_OK(answer_put(a, text + cut, sizeof text - 1 - cut, &e), e);
-        CHECK_OK(answer_end(a, &e), e);
+        CHECK_OK(answer_end(a, false, &e), e);
         answer_close(a);
         CHECK(strstr(s.at, "R(") && strstr(s.at, "T(f {\"n\":3})"));
         CHECK(!strstr(s.at, "</think>")); /* Gemma's marks are plain text here */

@@ -126,7 +126,7 @@ static void check_examples(const chat_format *f, const grammar_tools *o, grammar
         CHECK_OK(answer_open(&a, f, thought == THOUGHT_INSIDE, count_call, &n, &e), e);
         CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
         CHECK_OK(answer_put(a, x->text, strlen(x->text), &e), e);
-        CHECK_OK(answer_end(a, &e), e);
+        CHECK_OK(answer_end(a, false, &e), e);
         answer_close(a);
         CHECK_MSG(n == x->n_calls, "%s: \"%s\" has %d calls", f->name, x->text, n);
     }

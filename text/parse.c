@@ -26,6 +26,8 @@
  *     the mark. READ_AGAIN_BYTES bounds the sum of such text, so time stays linear; beyond it marks
  *     are text.
  *   - Between a call_open and its call_close may be several calls. Text behind them is content.
+ *   - A call that the token limit cuts is left out: its marks and half of its arguments are no
+ *     answer. Complete ones before it are calls.
  *   - The mistakes of models are repaired in front of a call_close alone.
  *   - A string argument may spell call_close, so inside a string the mark is only noted. If the
  *     call proves unreadable, the string was not closed: the call ends at the noted place.
@@ -477,11 +479,12 @@ status answer_put(answer_parser *a, const char *bytes, size_t n, err *e)
     return how_it_went(a, e);
 }
 
-status answer_end(answer_parser *a, err *e)
+status answer_end(answer_parser *a, bool cut, err *e)
 {
     if (!a->cancelled && !a->no_memory) {
         stream_end(&a->bytes);
         a->ending = true;
+        a->cut = cut;
         if (a->syntax)
             run(a, true);
         if (a->n_stops)

@@ -55,6 +55,14 @@ static size_t tell_calls(answer_parser *a, const char *s, size_t n, bool lenient
     return at;
 }
 
+/* The token limit cuts the text at held[at], which begins a call. Without a mark that is so only
+ * with the name of a tool; follow_head has looked whether it is one. */
+static bool is_cut_call(const answer_parser *a, bool last)
+{
+    return last && a->cut &&
+           (!a->bare || a->syntax->read_head(a->held.at + a->at, a->held.n - a->at).name);
+}
+
 static void forget_parts(answer_parser *a)
 {
     str_cut(&a->sent, 0);
@@ -62,11 +70,12 @@ static void forget_parts(answer_parser *a)
 }
 
 /* The text at held[at] is no call: its mark is content, and the text behind it is parsed anew. If
- * the end of the answer cuts a call that was told in parts, the parts stand for its text. */
-static void fail_call(answer_parser *a, size_t n_seen)
+ * the end of the answer cuts a call that was told in parts, the parts stand for its text. One that
+ * the token limit cuts (cut) has no text. */
+static void fail_call(answer_parser *a, size_t n_seen, bool cut)
 {
     const mark_text *m = &a->mark[a->bare ? MARK_BARE : MARK_CALL];
-    bool told = a->ending && a->sent.n;
+    bool told = cut || (a->ending && a->sent.n);
     a->again_bytes += n_seen;
     forget_parts(a);
     a->state = TEXT;
@@ -86,8 +95,9 @@ static void fail_call(answer_parser *a, size_t n_seen)
         a->at += m->n;
 }
 
-/* Ends a call with the text held[at .. at + n). A mark of n_mark bytes follows it (0: none). */
-static void end_call(answer_parser *a, size_t n, size_t n_mark)
+/* Ends a call with the text held[at .. at + n). A mark of n_mark bytes follows it (0: none). last:
+ * the answer ends there. */
+static void end_call(answer_parser *a, size_t n, size_t n_mark, bool last)
 {
     const char *s = a->held.at + a->at;
     const size_t n_all = n;
@@ -101,7 +111,7 @@ static void end_call(answer_parser *a, size_t n, size_t n_mark)
     if (closed && !a->bare && done < n)
         done += tell_calls(a, s + done, n - done, true);
     if (!done) {
-        fail_call(a, n_all);
+        fail_call(a, n_all, is_cut_call(a, last));
         return;
     }
     a->state = TEXT;
@@ -109,7 +119,7 @@ static void end_call(answer_parser *a, size_t n, size_t n_mark)
     forget_parts(a);
     while (done < n && call_is_space(s[done]))
         done++;
-    if (done < n) /* text behind the calls, and before the mark */
+    if (done < n && (closed || !is_cut_call(a, last))) /* behind the calls, and before the mark */
         answer_text(a, s + done, n - done);
     a->at += n + n_mark;
 }
@@ -189,7 +199,7 @@ bool answer_step_call(answer_parser *a, bool last)
     const char *s = a->held.at + a->at;
     mark m = answer_find_mark(a, s, a->scanned, n, &where);
     if (where > ANSWER_MAX_CALL_BYTES || !follow_head(a, s, where)) {
-        fail_call(a, where);
+        fail_call(a, where, false);
         return true;
     }
     if (a->syntax->json_calls)
@@ -198,7 +208,7 @@ bool answer_step_call(answer_parser *a, bool last)
         a->scanned = where;
         tell_parts(a, s, where);
         if (last)
-            end_call(a, n, 0);
+            end_call(a, n, 0, true);
         return last;
     }
     a->scanned = where + a->mark[m].n;
@@ -207,16 +217,16 @@ bool answer_step_call(answer_parser *a, bool last)
     } else if (m == MARK_VALUE_END) {
         a->in_string = false;
     } else if (m == MARK_BARE_END && a->bare && !a->in_string) {
-        end_call(a, a->scanned, 0);
+        end_call(a, a->scanned, 0, false);
     } else if (m == MARK_QUOTE) {
         a->in_string = !a->in_string;
     } else if (m == MARK_CALL_END && a->in_string && a->again_bytes < READ_AGAIN_BYTES) {
         if (a->noted == SIZE_MAX)
             a->noted = where;
     } else if (m == MARK_CALL_END) {
-        end_call(a, where, a->mark[m].n);
+        end_call(a, where, a->mark[m].n, false);
     } else if ((m == MARK_CALL || a->syntax->heads) && !a->in_string) {
-        end_call(a, where, 0); /* a new call begins: the old one was not closed */
+        end_call(a, where, 0, false); /* a new call begins: the old one was not closed */
     }
     return true;
 }

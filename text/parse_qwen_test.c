@@ -59,7 +59,7 @@ static void read_answer(const chat_format *f, const char *text, bool thinking, s
         len = len > n - i ? n - i : len;
         CHECK_OK(answer_put(a, text + i, len, &e), e);
     }
-    CHECK_OK(answer_end(a, &e), e);
+    CHECK_OK(answer_end(a, false, &e), e);
     answer_close(a);
     str_cut(out, 0);
     str_printf(out, "%s%s", str_text(&r.text), r.last >= 0 ? ")" : "");
@@ -430,7 +430,7 @@ static int parts_of(const chat_format *f, const char *text, size_t piece, str *o
     CHECK_OK(answer_tools(a, tools, sizeof tools - 1, true, &e), e);
     for (size_t i = 0; i < n; i += piece)
         CHECK_OK(answer_put(a, text + i, piece < n - i ? piece : n - i, &e), e);
-    CHECK_OK(answer_end(a, &e), e);
+    CHECK_OK(answer_end(a, false, &e), e);
     answer_close(a);
     str_cut(out, 0);
     str_puts(out, str_text(&r.text));
@@ -620,7 +620,7 @@ TEST(hostile_calls_of_pairs_are_bounded)
         for (size_t n = 0; n < (test_brief() ? (size_t)1 : 4) << 20; n += strlen(unit[k]))
             CHECK_OK(answer_put(a, unit[k], strlen(unit[k]), &e), e);
         CHECK_OK(answer_put(a, "</tool_call>", 12, &e), e);
-        CHECK_OK(answer_end(a, &e), e);
+        CHECK_OK(answer_end(a, false, &e), e);
         CHECK(bytes > 0);
         answer_close(a);
     }
@@ -644,7 +644,7 @@ static status read_some(void *arg, err *e)
         if (!st)
             st = answer_put(a, text, sizeof text - 1, e);
         if (!st)
-            st = answer_end(a, e);
+            st = answer_end(a, false, e);
         answer_close(a);
     }
     return st;

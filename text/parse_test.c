@@ -65,7 +65,7 @@ static void parse(const char *text, size_t n, bool thinking, int piece, uint64_t
         CHECK_OK(answer_put(a, text + i, len, &e), e);
         i += len;
     }
-    CHECK_OK(answer_end(a, &e), e);
+    CHECK_OK(answer_end(a, false, &e), e);
     answer_close(a);
     if (r.last >= 0)
         str_puts(&r.text, ")");
@@ -94,7 +94,7 @@ static void expect_from(const char *text, bool thinking, const char *want)
         CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
         CHECK_OK(answer_put(a, text, i, &e), e);
         CHECK_OK(answer_put(a, text + i, n - i, &e), e);
-        CHECK_OK(answer_end(a, &e), e);
+        CHECK_OK(answer_end(a, false, &e), e);
         answer_close(a);
         if (r.last >= 0)
             str_puts(&r.text, ")");
@@ -268,7 +268,7 @@ static bool stop_note(const char *text, const char *stop, size_t piece, str *out
     CHECK_OK(answer_stops(a, &stop, 1, &e), e);
     for (size_t i = 0; i < n; i += piece)
         CHECK_OK(answer_put(a, text + i, piece < n - i ? piece : n - i, &e), e);
-    CHECK_OK(answer_end(a, &e), e);
+    CHECK_OK(answer_end(a, false, &e), e);
     bool was_met = answer_met(a) == 0;
     answer_close(a);
     str_cut(out, 0);
@@ -396,7 +396,7 @@ static size_t total(const char *text, size_t n, size_t piece, int32_t *calls)
     CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
     for (size_t i = 0; i < n; i += piece)
         CHECK_OK(answer_put(a, text + i, piece < n - i ? piece : n - i, &e), e);
-    CHECK_OK(answer_end(a, &e), e);
+    CHECK_OK(answer_end(a, false, &e), e);
     *calls = answer_n_calls(a);
     answer_close(a);
     return bytes;
@@ -443,7 +443,7 @@ static status parse_some(void *arg, err *e)
     if (!st)
         st = answer_put(a, text, sizeof text - 1, e);
     if (!st)
-        st = answer_end(a, e);
+        st = answer_end(a, false, e);
     answer_close(a);
     return st;
 }
@@ -484,6 +484,6 @@ TEST(answers_can_be_cancelled)
     err e = {0};
     CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, stop_at_once, NULL, &e), e);
     CHECK_STATUS(answer_put(a, "some text", 9, &e), E_CANCELLED);
-    CHECK_STATUS(answer_end(a, &e), E_CANCELLED);
+    CHECK_STATUS(answer_end(a, false, &e), E_CANCELLED);
     answer_close(a);
 }

@@ -103,6 +103,17 @@ def when(p, js):
     raise SystemExit("page_check: never true: " + js)
 
 
+def still(p):
+    """Waits until the conversation is drawn and scrolls no more: a click lands where its target was."""
+    when(p, """new Promise((go) => {
+        const s = document.querySelector('#scroll'), state = () => s.scrollTop + ' ' + s.scrollHeight;
+        const before = state(), drawn = [...document.querySelectorAll('#log .md')].every((e) => !e.view || e.view.settled !== null);
+        let n = 0;
+        const look = () => state() !== before ? go(false) : ++n === 5 ? go(drawn) : requestAnimationFrame(look);
+        requestAnimationFrame(look);
+    })""")
+
+
 class Page:
     def __init__(self, browser, url, out, ready="#model.up", script="", **kw):
         self.troubles, self.out = [], out

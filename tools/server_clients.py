@@ -241,7 +241,7 @@ def check_prefill_in_form():
 def check_cut_call():
     r = chat(messages=[{"role": "user", "content": QUESTION}], tools=[TOOL], max_tokens=9)
     c = r.choices[0]
-    assert c.finish_reason == "length" and not c.message.tool_calls, c
+    assert c.finish_reason == "length" and not c.message.tool_calls and not c.message.content, c
 
 
 def check_messages():

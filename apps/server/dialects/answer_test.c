@@ -254,7 +254,7 @@ static void feed_text(run *r, const chat_format *f, const char *text, size_t n_t
         n = n < n_text - at ? n : n_text - at;
         CHECK_OK(answer_put(a, text + at, n, &e), e);
     }
-    CHECK_OK(answer_end(a, &e), e);
+    CHECK_OK(answer_end(a, false, &e), e);
     answer_close(a);
 }
 
