@@ -92,6 +92,11 @@ typedef struct weight {
     /* [n_mat * n_out] f32, added to every product of a row, after the factor; NULL: none */
     const struct weight *bias;
     const struct lora_pair *lora; /* what adapters add to its products: lora.h; NULL: nothing */
+    /* Of a tensor split: the parts that this rank has, by columns, side by side. They are ordinary
+     * weights and are loaded; this one is not. NULL: it is whole (ranks.h). */
+    const struct weight *segment;
+    int32_t n_segments;
+    bool first_rank;     /* of a tensor split: rank 0 alone has it, and gives what it computes */
     bool gather;         /* rows are gathered, never multiplied: no device repacks it */
     int8_t side;         /* which of a pass's devices has it: pass.h */
     void *packed;

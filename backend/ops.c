@@ -5,6 +5,7 @@
  */
 #include "backend/key_walk.h"
 #include "backend/lora.h"
+#include "backend/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -45,10 +46,13 @@ mat op_embed(pass *p, const weight *w, float scale)
     if (!pass_shapes(p, "embed", w && w->n_in > 0 && w->n_mat == 1))
         return (mat){0};
     mat y = pass_mat(p, p->rows->n, 1, w->n_in);
-    if (!pass_failed(p))
+    const bool here = !w->first_rank || !p->rank;
+    if (here && !pass_failed(p))
         p->dev->op->embed(p, y, w, scale);
-    if (!pass_failed(p) && lora_adapts(p, w))
+    if (here && !pass_failed(p) && lora_adapts(p, w))
         lora_add_embed(p, y, w, scale);
+    if (w->first_rank)
+        ranks_spread(p, y);
     return y;
 }
 
@@ -145,8 +149,12 @@ mat op_matmul(pass *p, mat x, const weight *w)
 void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n)
 {
     bool fits = n > 0 && n <= MATMULS_MAX && x.heads == 1, together = p->dev->op->matmuls && n > 1;
+    if (n == 1 && w[0] && w[0]->segment) {
+        *y = ranks_matmul(p, x, w[0]);
+        return;
+    }
     for (int32_t i = 0; i < n && fits; i++) {
-        fits = w[i] && x.cols == w[i]->n_in && w[i]->n_mat == 1;
+        fits = w[i] && x.cols == w[i]->n_in && w[i]->n_mat == 1 && !w[i]->segment;
         together = together && fits && !lora_adapts(p, w[i]);
     }
     for (int32_t i = 0; i < n; i++)
@@ -909,7 +917,7 @@ static mat carried_by_turns(pass *p, int32_t from, mat x, bool early)
 void op_cross(pass *p, int32_t side, mat *const *x, int32_t n)
 {
     int32_t from = p->here;
-    if (side == from)
+    if (side == from || p->n_ranks) /* a rank has all layers */
         return;
     pass_turn(p, side);
     /* The first that a side gets. Only two devices of a kind work at the same time. */

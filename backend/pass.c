@@ -209,7 +209,7 @@ void pass_tap(pass *p, int32_t il, mat x)
     for (int i = 0; p->taps && i < p->taps->n && !pass_failed(p); i++) {
         const pass_tap_point *t = &p->taps->at[i];
         mat to = t->to;
-        if (t->il != il ||
+        if (t->il != il || (p->n_ranks && t->side != p->rank) || /* that rank has the same x */
             !pass_shapes(p, "tap", to.rows >= x.rows && mat_width(to) == mat_width(x)))
             continue;
         to.rows = x.rows;

@@ -138,6 +138,9 @@ typedef struct pass {
     int32_t n_sides, here;
     /* Recorded passes have legs: the ops of a side between two crossings. The device of a leg
      * records and replays it. model, kv: of device.replay; legs: pass_first_leg has begun. */
+    /* Of a tensor split: the pass of one rank, on the side of that number. ranks NULL: it is dry. */
+    struct ranks *ranks;
+    int32_t rank, n_ranks; /* n_ranks 0: the model is not split so */
     bool legs;
     int32_t n_legs;
     const void *model, *kv;

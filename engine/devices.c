@@ -5,10 +5,12 @@
  * is kept as a phrase, which is never empty.
  */
 #include "backend/cuda/plan_only.h"
+#include "backend/ranks.h"
 #include "engine/engine_int.h"
 #include "engine/experts.h"
 #include "engine/fit.h"
 #include "engine/stages.h"
+#include "model/tensor_split.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -91,7 +93,7 @@ static bool lists_gpus(const carat_model_options *opt)
 static bool may_choose(const carat_model_options *opt)
 {
     bool plans = opt->plan_gpu_mb[0] != 0;
-    bool one = opt->split && !strcmp(opt->split, "none");
+    bool one = opt->split && strcmp(opt->split, "layers") != 0;
     bool placed = is_divided(opt) || opt->experts_gpu || opt->experts_cpu || opt->experts_prefetch;
     return !is_named(opt) && !one && !placed && !opt->overcommit && !opt->gpu_split &&
            (opt->gpus ? !lists_gpus(opt) : !plans && !opt->vocab_only);
@@ -140,6 +142,26 @@ static status read_gpus(const char *text, stage_list *l, err *e)
                    text, CARAT_GPUS_MAX);
 }
 
+static bool by_tensors(const carat_model_options *opt)
+{
+    return opt->split && !strcmp(opt->split, "tensor");
+}
+
+static status check_ranks(const carat_model_options *opt, const stage_list *l, err *e)
+{
+    if (l->n > RANKS_MAX)
+        return err_set(e, E_ARG, "--split tensor: %d devices were named, expected at most %d", l->n,
+                       RANKS_MAX);
+    if (opt->gpu_split)
+        return err_set(e, E_ARG,
+                       "--gpu-split is for layers: with --split tensor all devices have equal "
+                       "parts");
+    if (is_divided(opt))
+        return err_set(e, E_ARG,
+                       "--gpu-layers and --cpu-experts cannot be used with --split tensor");
+    return OK;
+}
+
 static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
 {
     *l = (stage_list){0};
@@ -152,8 +174,8 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
     if (opt->gpus && is_named(opt))
         return err_set(e, E_ARG, "--gpus %.40s and --device %.40s: expected one of the two",
                        opt->gpus, opt->device);
-    if (strcmp(split, "layers") && strcmp(split, "none"))
-        return err_set(e, E_ARG, "--split '%.40s': expected layers or none", split);
+    if (strcmp(split, "layers") && strcmp(split, "tensor") && strcmp(split, "none"))
+        return err_set(e, E_ARG, "--split '%.40s': expected layers, tensor or none", split);
     if (lists_gpus(opt) && opt->plan_gpu_mb[0])
         return err_set(e, E_ARG, "--gpus %.40s: numbers of GPUs that are here, and a plan is for "
                        "others", opt->gpus);
@@ -177,6 +199,8 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
     if (l->n > 1 && is_wrapped(opt))
         return err_set(e, E_ARG, "%s cannot be used with a model on several devices (--gpus)",
                        opt->sum_inputs ? "sums of inputs" : "--wrap");
+    if (by_tensors(opt))
+        return check_ranks(opt, l, e);
     if (l->n == 1 && opt->gpu_split)
         return err_set(e, E_ARG, "--gpu-split is for several GPUs (--gpus), and there is one");
     return OK;
@@ -249,6 +273,21 @@ static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
     return st ? st : wrap(m, opt, e);
 }
 
+/* All devices are open. */
+static status place_ranks(carat_model *m, int32_t n, err *e)
+{
+    const char *what = m->draft[DRAFTER_MODEL] ? "a drafter with weights (--draft)"
+                       : m->media              ? "pictures and sounds (--mmproj)"
+                                               : NULL;
+    if (what)
+        return err_set(e, E_UNSUPPORTED, "%s cannot be used with --split tensor yet", what);
+    if (device_bare(m->dev)->kind == DEVICE_CUDA)
+        return err_set(e, E_UNSUPPORTED,
+                       "--split tensor: %s cannot be a rank yet, CPU devices alone can",
+                       m->dev->name);
+    return model_split(&m->core, m->other, n, e);
+}
+
 /* The stages beside the main device, which is open. */
 static status open_stages(carat_model *m, const carat_model_options *opt, const stage_list *l,
                           err *e)
@@ -261,6 +300,8 @@ static status open_stages(carat_model *m, const carat_model_options *opt, const 
         m->n_sides += !st;
     }
     m->n_stages = l->n;
+    if (!st && by_tensors(opt))
+        return place_ranks(m, l->n, e);
     for (int32_t k = 0; k < l->n && !st; k++)
         model_device(m, stage_side(m, k))->n_ahead = l->n + 1;
     if (!st && opt->gpu_split)
@@ -274,7 +315,8 @@ static void tell_division(carat_model *m)
     const cpu_part b = m->beside;
     size_t at = strlen(m->device_why), cap = sizeof m->device_why;
     if (m->n_stages > 1)
-        snprintf(m->device_why + at, cap - at, "; %d devices share the layers", m->n_stages);
+        snprintf(m->device_why + at, cap - at, "; %d devices share %s", m->n_stages,
+                 m->core.n_ranks ? "every layer" : "the layers");
     at = strlen(m->device_why);
     if (!b.n_layers && !b.experts)
         return;

@@ -168,6 +168,9 @@ status paging_shape(const carat_model *m, session_shape *s, err *e)
         s->kv_resident = 0;
         return OK;
     }
+    if (m->core.n_ranks) /* scores of pages would be added in another order */
+        return err_set(e, E_UNSUPPORTED,
+                       "keys beyond a pool (--kv-resident) cannot be used with --split tensor yet");
     return fit_chunk(s, e);
 }
 

@@ -196,6 +196,8 @@ static status divide_by(carat_model *m, const session_shape *s, const kv_layout 
 status stages_place(carat_model *m, err *e)
 {
     int32_t end[PASS_SIDES_MAX] = {0};
+    if (m->core.n_ranks) /* every device has every layer */
+        return OK;
     status st = divide_by(m, NULL, NULL, NULL, end, e);
     return st ? st : place(m, end, e);
 }
@@ -206,7 +208,8 @@ status stages_plan(carat_model *m, const session_shape *s, carat_memory_plan *pl
     int32_t end[PASS_SIDES_MAX] = {0};
     kv_layout l = {0};
     status st = plan_costs(m, s, &l, plan, e);
-    for (int i = 0; i < ROUNDS && !st && m->n_stages > 1 && !(m->split[0] > 0); i++) {
+    const bool chosen = m->n_stages == 1 || m->core.n_ranks || m->split[0] > 0;
+    for (int i = 0; i < ROUNDS && !st && !chosen; i++) {
         st = divide_by(m, s, &l, plan, end, e);
         if (st || !memcmp(end, m->stage_end, sizeof end))
             break;

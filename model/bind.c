@@ -292,6 +292,7 @@ bool bind_wide_heads(const weight *q_norm, const weight *k_norm, int32_t head_di
 void *bind_begin(model *m, const shape_family *f, size_t impl_bytes, model_shape **s, err *e)
 {
     void *impl = arena_alloc(&m->mem, impl_bytes);
+    m->impl_bytes = impl_bytes;
     if (!impl)
         err_memory(e, m->file.path, impl_bytes);
     return impl && !table_read(m, f, s, e) ? impl : NULL;

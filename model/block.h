@@ -36,5 +36,7 @@ typedef struct block_model {
 
 /* model_arch.forward. Structs of layers begin with a block. */
 mat block_forward(pass *p, const model *m, const kv_layout *kv);
+/* model_arch.at_rank: the forward pass finds layers by model.layers alone. */
+void block_at_rank(model *rank);
 
 #endif

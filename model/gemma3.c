@@ -295,6 +295,6 @@ static mat gemma3_forward(pass *p, const model *m, const kv_layout *kv)
 
 #define GEMMA3                                                                                     \
     .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f}, .bind = bind_gemma3,              \
-    .forward = gemma3_forward, .divide = divide_plain
+    .forward = gemma3_forward, .divide = divide_plain, .at_rank = block_at_rank
 const model_arch gemma3_arch = {.name = "gemma3", GEMMA3};
 const model_arch gemma_embedding_arch = {.name = "gemma-embedding", GEMMA3};

@@ -13,7 +13,9 @@ const model_arch gemma4_arch = {.name = "gemma4",
                                 .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f},
                                 .bind = gemma4_bind,
                                 .forward = gemma4_forward,
-                                .divide = gemma4_divide};
+                                .divide = gemma4_divide,
+                                .at_rank = gemma4_at_rank,
+                                .kv_of = gemma4_kv_of};
 
 static const weight *or_null(const weight *w)
 {

@@ -34,3 +34,13 @@ status gemma4_divide(model *m, err *e)
         m->kv[i].k_rope = g->layer[i].rope;
     return OK;
 }
+
+void gemma4_at_rank(model *rank)
+{
+    ((gemma4 *)rank->impl)->layer = rank->layers;
+}
+
+int32_t gemma4_kv_of(const model *m, int32_t il)
+{
+    return ((const gemma4 *)m->impl)->layer[il].kv;
+}

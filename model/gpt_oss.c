@@ -241,4 +241,5 @@ const model_arch gpt_oss_arch = {.name = "gpt-oss",
                                  .sampling = {.temperature = 1, .top_p = 1},
                                  .bind = bind_gpt_oss,
                                  .forward = block_forward,
-                                 .divide = divide_plain};
+                                 .divide = divide_plain,
+                                 .at_rank = block_at_rank};

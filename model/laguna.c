@@ -291,4 +291,5 @@ const model_arch laguna_arch = {.name = "laguna",
                                 .sampling = {.temperature = 0.6f, .top_k = 50, .top_p = 0.95f},
                                 .bind = bind_laguna,
                                 .forward = block_forward,
-                                .divide = divide_plain};
+                                .divide = divide_plain,
+                                .at_rank = block_at_rank};

@@ -286,7 +286,8 @@ static status bind_llama(model *m, err *e)
     return bind_done(m, shape, g, &g->common.embd, &g->common.head, e);
 }
 
-#define LLAMA .bind = bind_llama, .forward = block_forward, .divide = divide_plain
+#define LLAMA                                                                                      \
+    .bind = bind_llama, .forward = block_forward, .divide = divide_plain, .at_rank = block_at_rank
 const model_arch llama_arch = {
     .name = "llama", .sampling = {.temperature = 0.6f, .top_p = 0.9f}, LLAMA};
 /* Mistral's cards of Ministral 3 say a temperature below 0.1 for answers. */

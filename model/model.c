@@ -6,6 +6,7 @@
  */
 #include "model/model.h"
 #include "backend/plan.h"
+#include "backend/ranks.h"
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "model/dflash.h"
@@ -18,6 +19,7 @@
 #include "model/lora.h"
 #include "model/qwen3.h"
 #include "model/qwen35.h"
+#include "model/tensor_split.h"
 #include "model/unplaced.h"
 #include "model/vision.h"
 
@@ -293,7 +295,7 @@ int32_t model_layers_on(const model *m, int32_t side)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < m->n_layer; i++)
-        n += m->layer_side[i] == side;
+        n += m->layer_side[i] == side || side < m->n_ranks; /* a rank has all of them */
     return n;
 }
 
@@ -315,6 +317,7 @@ void model_free(model *m)
             d->release(d, (void *)*t->at, t->n_bytes);
     }
     model_unload_weights(m);
+    ranks_close(m->ranks);
     mem_free(m->experts);
     mem_free(m->weights);
     model_free_loras(m);
@@ -713,8 +716,8 @@ static bool may_be_recorded(const pass *p)
 mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
     mat y = {0};
-    if (!may_be_recorded(p)) {
-        y = m->arch->forward(p, m, kv);
+    if (m->n_ranks || !may_be_recorded(p)) {
+        y = m->n_ranks ? model_forward_ranks(p, m, kv) : m->arch->forward(p, m, kv);
         pass_end(p);
         return y;
     }

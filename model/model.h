@@ -31,6 +31,11 @@ typedef struct model_arch {
     mat (*forward)(pass *p, const model *m, const kv_layout *kv);
     /* Sets the side of every weight and store, from m->layer_side and m->expert_side. */
     status (*divide)(model *m, err *e);
+    /* Of a tensor split (tensor_split.h). at_rank: points the copy of the architecture's own data at
+     * that of its layers; NULL: the family is not split so. kv_of: the store that a layer reads;
+     * NULL: that of its number. */
+    void (*at_rank)(model *rank);
+    int32_t (*kv_of)(const model *m, int32_t il);
     const struct model_arch *nextn; /* how its NextN layers bind, as a drafter; NULL: it has none */
     const struct model_arch *audio; /* how its audio tower binds (audio.h); NULL: it has none */
 } model_arch;
@@ -92,6 +97,10 @@ struct model {
     void *layers;       /* [n_layer] the architecture's structs, which begin with MODEL_LAYER */
     size_t layer_bytes; /* of one */
     void *impl;         /* the architecture's own data, in mem */
+    size_t impl_bytes;
+    int32_t n_ranks;    /* 0: not split by tensors */
+    model *rank;        /* [n_ranks - 1] the other ranks, which borrow all but their structs */
+    struct ranks *ranks;
     int32_t n_deep;     /* deepstack: so many of the first layers add rows of pictures */
     bool turns_by_axes; /* its rotation has sections for time, row and column */
     bool axes;          /* rows of passes have positions on these axes: it sees pictures */

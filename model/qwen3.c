@@ -347,11 +347,11 @@ static status bind_qwen3(model *m, err *e)
 
 #define QWEN3                                                                                      \
     .sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f}, .bind = bind_qwen3,            \
-    .forward = block_forward, .divide = divide_plain
+    .forward = block_forward, .divide = divide_plain, .at_rank = block_at_rank
 const model_arch qwen3_arch = {.name = "qwen3", QWEN3};
 const model_arch qwen3moe_arch = {.name = "qwen3moe", QWEN3};
 #define QWEN3VL                                                                                    \
     .sampling = {.temperature = 0.7f, .top_k = 20, .top_p = 0.8f}, .bind = bind_qwen3,             \
-    .forward = block_forward, .divide = divide_plain
+    .forward = block_forward, .divide = divide_plain, .at_rank = block_at_rank
 const model_arch qwen3vl_arch = {.name = "qwen3vl", QWEN3VL};
 const model_arch qwen3vlmoe_arch = {.name = "qwen3vlmoe", QWEN3VL};

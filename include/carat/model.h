@@ -56,7 +56,8 @@ typedef struct carat_model_options {
     /* In which proportion these GPUs have layers: "3,1". NULL: by the plan, so that of each GPU the
      * same part of its memory is taken. */
     const char *gpu_split;
-    /* How they share the model: NULL or "layers"; "none" refuses more than one. */
+    /* How they share the model: NULL or "layers"; "tensor": each has a part of every layer, also
+     * where there is one, and answers do not depend on their number; "none" refuses more than one. */
     const char *split;
     /* For a model on GPUs: the number of layers there, counted from the last; 0: all. The CPU has
      * the other layers and the embeddings. With cpu_experts it has the experts of all layers. */

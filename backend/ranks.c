@@ -1,0 +1,292 @@
+/* ranks.c - see ranks.h.
+ *
+ * The one idea: whose turn it is, is a number under a lock. A rank that meets passes the turn on
+ * and waits until it comes back. So when it goes on, all others have met too. The last one of a
+ * round copies what was posted, before anybody goes on and overwrites it.
+ */
+#include "backend/ranks.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+
+/* What a rank gives to the others at a meeting, and where it wants what they give; NULL: nothing. */
+typedef struct rank_post {
+    const void *mine;
+    void *to[RANKS_MAX];
+    size_t n_bytes; /* the same of all ranks */
+} rank_post;
+
+typedef struct rank_thread {
+    ranks *of;
+    int32_t rank;
+    pthread_t thread;
+    bool started;
+    pthread_cond_t wake; /* its turn has come, or the end */
+} rank_thread;
+
+struct ranks {
+    int32_t n;
+    pthread_mutex_t lock;
+    rank_thread at[RANKS_MAX];
+    int32_t turn;
+    bool running[RANKS_MAX]; /* has not returned from fn */
+    bool closing;
+    ranks_fn *fn;
+    void *arg;
+    pass *of; /* [n] */
+    /* Of a round: who has met, and with what. Touched by the rank that has its turn. */
+    bool met[RANKS_MAX];
+    const rank_post *post[RANKS_MAX];
+};
+
+/* ---- Turns ---------------------------------------------------------------------------------- */
+
+/* With the lock held. */
+static void wait_turn(ranks *r, int32_t rank)
+{
+    while (r->turn != rank && !r->closing)
+        pthread_cond_wait(&r->at[rank].wake, &r->lock);
+}
+
+/* To the next rank that runs; if there is none, to rank 0, whose ranks_run returns. */
+static void pass_on(ranks *r, int32_t rank)
+{
+    int32_t next = 0;
+    for (int32_t i = 1; i <= r->n; i++)
+        if (r->running[(rank + i) % r->n]) {
+            next = (rank + i) % r->n;
+            break;
+        }
+    r->turn = next;
+    pthread_cond_signal(&r->at[next].wake);
+}
+
+static void run_turn(ranks *r, int32_t rank)
+{
+    r->fn(r->arg, rank);
+    pthread_mutex_lock(&r->lock);
+    r->running[rank] = false;
+    pass_on(r, rank);
+}
+
+static void *rank_main(void *arg)
+{
+    rank_thread *t = arg;
+    ranks *r = t->of;
+    pthread_mutex_lock(&r->lock);
+    for (;;) {
+        while (!r->closing && !(r->turn == t->rank && r->running[t->rank]))
+            pthread_cond_wait(&t->wake, &r->lock);
+        if (r->closing)
+            break;
+        pthread_mutex_unlock(&r->lock);
+        run_turn(r, t->rank);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg)
+{
+    pthread_mutex_lock(&r->lock);
+    r->of = of;
+    r->fn = fn;
+    r->arg = arg;
+    r->turn = 0;
+    for (int32_t i = 0; i < r->n; i++) {
+        r->running[i] = true;
+        r->met[i] = false;
+    }
+    pthread_mutex_unlock(&r->lock);
+    run_turn(r, 0);
+    wait_turn(r, 0); /* the others have returned */
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* ---- Meetings ------------------------------------------------------------------------------- */
+
+static void copy_posted(ranks *r, int32_t to, bool all, const pass *failed)
+{
+    pass *p = &r->of[to];
+    const rank_post *mine = r->post[to];
+    if (pass_failed(p))
+        return;
+    if (failed)
+        err_set(&p->e, failed->e.status, "%s", failed->e.text);
+    else if (!all)
+        err_set(&p->e, E_ARG, "layer %d: the ranks of a model do not do the same", p->il);
+    for (int32_t from = 0; !pass_failed(p) && from < r->n; from++)
+        if (from != to && mine->to[from] && r->post[from]->mine)
+            pass_carry(p, from, mine->to[from], r->post[from]->mine, mine->n_bytes, false);
+}
+
+/* Ends a round: copies, or fails the passes of all that have met. */
+static void end_round(ranks *r)
+{
+    const pass *failed = NULL;
+    bool all = true;
+    for (int32_t i = 0; i < r->n; i++) {
+        failed = !failed && pass_failed(&r->of[i]) ? &r->of[i] : failed;
+        all = all && r->met[i];
+    }
+    for (int32_t i = 0; i < r->n; i++)
+        if (r->met[i])
+            copy_posted(r, i, all, failed);
+    for (int32_t i = 0; i < r->n; i++)
+        r->met[i] = false;
+}
+
+/* n_from: how many ranks give something to this one. */
+static void meet(pass *p, const rank_post *post, int32_t n_from)
+{
+    ranks *r = p->ranks;
+    if (p->plans)
+        p->side[p->here].crossed += post->n_bytes * (uint64_t)n_from;
+    if (p->dry)
+        return;
+    const int32_t rank = p->rank;
+    bool all = true;
+    r->met[rank] = true;
+    r->post[rank] = post;
+    for (int32_t i = 0; i < r->n; i++)
+        all = all && r->met[i];
+    if (all)
+        end_round(r);
+    pthread_mutex_lock(&r->lock);
+    pass_on(r, rank);
+    wait_turn(r, rank);
+    pthread_mutex_unlock(&r->lock);
+    if (r->met[rank]) /* somebody has returned without meeting */
+        end_round(r);
+}
+
+/* ---- Ops ------------------------------------------------------------------------------------ */
+
+void ranks_spread(pass *p, mat y)
+{
+    rank_post post = {.n_bytes = (size_t)y.rows * (size_t)y.stride * sizeof *y.at};
+    if (p->n_ranks < 2)
+        return;
+    if (p->rank)
+        post.to[0] = y.at;
+    else
+        post.mine = y.at;
+    meet(p, &post, p->rank > 0);
+}
+
+/* The products of segments a and, unless they are the same, b, added. */
+static mat pair(pass *p, mat x, const weight *a, const weight *b)
+{
+    mat y = op_matmul(p, mat_columns(x, 0, a->n_in), a);
+    if (a == b || pass_failed(p))
+        return y;
+    size_t mark = pass_mark(p);
+    op_add(p, y, op_matmul(p, mat_columns(x, a->n_in, b->n_in), b));
+    pass_release(p, mark);
+    return y;
+}
+
+/* The sum of this rank's segments: up to two of them, or all four. */
+static mat own_sum(pass *p, mat x, const weight *w)
+{
+    const weight *s = w->segment;
+    mat y = pair(p, x, &s[0], &s[w->n_segments > 1]);
+    if (w->n_segments <= 2 || pass_failed(p))
+        return y;
+    const int32_t half = s[0].n_in + s[1].n_in;
+    size_t mark = pass_mark(p);
+    op_add(p, y, pair(p, mat_columns(x, half, w->n_in - half), &s[2], &s[3]));
+    pass_release(p, mark);
+    return y;
+}
+
+/* y = a + b, where y may be either. */
+static void add(pass *p, mat y, mat a, mat b)
+{
+    p->dev->op->add(p, y, y.at == b.at ? b : a, y.at == b.at ? a : b);
+}
+
+/* (s0 + s1) + (s2 + s3). of: the ranks' sums, in their order. The result replaces that of p. */
+static void add_sums(pass *p, const mat *of)
+{
+    const mat mine = of[p->rank];
+    if (p->n_ranks == 2) {
+        add(p, mine, of[0], of[1]);
+        return;
+    }
+    const mat a = of[0], b = of[1], c = of[2], d = of[3];
+    /* Of three ranks the first has s0 + s1 already. */
+    if (p->n_ranks == 3) {
+        add(p, b, b, c);
+        add(p, mine, a, b);
+        return;
+    }
+    add(p, a, a, b);
+    add(p, c, c, d);
+    add(p, mine, a, c);
+}
+
+mat ranks_matmul(pass *p, mat x, const weight *w)
+{
+    if (!pass_shapes(p, "matmul", x.heads == 1 && x.cols == w->n_in && w->n_segments <= RANKS_MAX))
+        return (mat){0};
+    mat y = own_sum(p, x, w), of[RANKS_MAX] = {{0}};
+    if (p->n_ranks < 2)
+        return y;
+    size_t mark = pass_mark(p);
+    rank_post post = {.mine = y.at, .n_bytes = (size_t)y.rows * (size_t)y.stride * sizeof *y.at};
+    for (int32_t i = 0; i < p->n_ranks; i++) {
+        of[i] = i == p->rank ? y : pass_mat(p, y.rows, 1, y.cols);
+        post.to[i] = i == p->rank ? NULL : of[i].at;
+    }
+    meet(p, &post, p->n_ranks - 1);
+    if (!pass_failed(p))
+        add_sums(p, of);
+    pass_release(p, mark);
+    return y;
+}
+
+/* ---- Opening -------------------------------------------------------------------------------- */
+
+status ranks_open(ranks **out, int32_t n, err *e)
+{
+    ranks *r = mem_calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r)
+        return err_memory(e, "the ranks of a model", sizeof *r);
+    r->n = n;
+    pthread_mutex_init(&r->lock, NULL);
+    for (int32_t i = 0; i < n; i++) {
+        rank_thread *t = &r->at[i];
+        *t = (rank_thread){.of = r, .rank = i};
+        pthread_cond_init(&t->wake, NULL);
+    }
+    for (int32_t i = 1; i < n; i++) {
+        rank_thread *t = &r->at[i];
+        t->started = pthread_create(&t->thread, NULL, rank_main, t) == 0;
+        if (!t->started) {
+            ranks_close(r);
+            return err_set(e, E_LIMIT, "no thread for rank %d of a model on %d devices", i, n);
+        }
+    }
+    *out = r;
+    return OK;
+}
+
+void ranks_close(ranks *r)
+{
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->lock);
+    r->closing = true;
+    for (int32_t i = 0; i < r->n; i++)
+        pthread_cond_signal(&r->at[i].wake);
+    pthread_mutex_unlock(&r->lock);
+    for (int32_t i = 0; i < r->n; i++) {
+        if (r->at[i].started)
+            pthread_join(r->at[i].thread, NULL);
+        pthread_cond_destroy(&r->at[i].wake);
+    }
+    pthread_mutex_destroy(&r->lock);
+    mem_free(r);
+}

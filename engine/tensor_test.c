@@ -1,0 +1,374 @@
+/* tensor_test.c - models split by tensors: the same bits on one device, two, three and four; what
+ * cannot be split is refused.
+ *
+ * CPU devices stand for GPUs (device "cpu,cpu" and longer).
+ */
+#include "apps/commands.h"
+#include "base/mem.h"
+#include "carat.h"
+#include "engine/engine_int.h"
+#include "tests/fidelity_model.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { RANKS = 4, N_PROMPT = 70 };
+static const char *const devices[RANKS] = {"cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu"};
+
+static carat_model *open_split(const char *path, int32_t n_ranks)
+{
+    carat_model *m;
+    carat_error e = {0};
+    carat_model_options o = {.device = devices[n_ranks - 1], .split = "tensor", .n_threads = 1};
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_EQ(m->core.n_ranks, n_ranks);
+    return m;
+}
+
+static const char *made(const char *size, const char *type)
+{
+    static int n;
+    char file[64];
+    snprintf(file, sizeof file, "%s-%d.gguf", size, n++);
+    const char *path = test_temp(file);
+    const char *argv[] = {size, path, "--type", type};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+    return path;
+}
+
+/* A prompt, and with it a second one that shares its first half. */
+typedef struct prompt {
+    int32_t n, n_vocab;
+    const int32_t *ids;
+} prompt;
+
+/* Logits behind the prompt, in chunks and then token by token; and of another end of it, for which
+ * the session goes back. [2][n_vocab] */
+static void evaluate(carat_model *m, const prompt *t, int32_t chunk, float *logits)
+{
+    carat_session *s;
+    carat_error e = {0};
+    carat_session_options o = {.n_ctx = t->n + 8, .chunk = chunk};
+    int32_t *other = mem_alloc((size_t)t->n * sizeof *other);
+    CHECK(other);
+    memcpy(other, t->ids, (size_t)t->n * sizeof *other);
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    for (int32_t n = t->n - 3; n <= t->n; n++)
+        CHECK_OK(carat_eval(s, t->ids, n, logits, NULL, &e), e);
+    for (int32_t i = t->n - 2; i < t->n; i++)
+        other[i] = (t->ids[i] + 1) % t->n_vocab;
+    CHECK_OK(carat_eval(s, other, t->n, logits + t->n_vocab, NULL, &e), e);
+    carat_session_close(s);
+    mem_free(other);
+}
+
+/* How much later tokens attend to each, by queries of all heads of all ranks. */
+static void importance(carat_model *m, const prompt *t, float *out)
+{
+    carat_session *s;
+    carat_error e = {0};
+    CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = t->n + 8}, &s, &e), e);
+    CHECK_OK(carat_importance(s, t->ids, t->n, out, &e), e);
+    carat_session_close(s);
+}
+
+/* The distance of b from a, by the length of a. */
+static double distance(const float *a, const float *b, size_t n)
+{
+    double d = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        all += (double)a[i] * a[i];
+    }
+    return sqrt(d / all);
+}
+
+/* near: how far the sums of segments may be from those of whole rows. */
+static void same_on_any_number(const char *path, const prompt *t, double near)
+{
+    const int32_t chunks[] = {7, 64, 1};
+    size_t n = 2 * (size_t)t->n_vocab;
+    float *one = mem_calloc(n, sizeof *one), *more = mem_calloc(n, sizeof *more);
+    carat_error e = {0};
+    carat_model *whole, *m[RANKS];
+    CHECK(one && more);
+    CHECK_OK(carat_model_open(path, &(carat_model_options){.device = "cpu"}, &whole, &e), e);
+    for (int32_t r = 0; r < RANKS; r++)
+        m[r] = open_split(path, r + 1);
+    for (int i = 0; i < test_trials(3); i++) {
+        evaluate(whole, t, chunks[i], more);
+        evaluate(m[0], t, chunks[i], one);
+        CHECK_MSG(distance(more, one, n) <= near, "%s is %g off", path, distance(more, one, n));
+        for (int32_t r = 1; r < RANKS; r++) {
+            evaluate(m[r], t, chunks[i], more);
+            CHECK_MSG(!memcmp(one, more, n * sizeof *one), "%s on %d devices, chunks of %d", path,
+                      r + 1, chunks[i]);
+        }
+    }
+    for (int32_t r = 0; r < RANKS; r++)
+        carat_model_close(m[r]);
+    carat_model_close(whole);
+    mem_free(one);
+    mem_free(more);
+}
+
+/* Some toys have six heads, which do not go by four. */
+static bool can_be_split(const char *path)
+{
+    carat_model *m;
+    carat_error e = {0};
+    carat_model_options o = {.device = "cpu", .split = "tensor"};
+    if (!carat_model_open(path, &o, &m, &e)) {
+        carat_model_close(m);
+        return true;
+    }
+    CHECK_EQ(e.status, CARAT_E_UNSUPPORTED);
+    CHECK_MSG(strstr(e.text, "cannot be cut into 4 equal parts"), "%s: %s", path, e.text);
+    return false;
+}
+
+PLAIN_TEST(tensor_splits_compute_the_same_on_any_number_of_devices)
+{
+    static const char *const dense[] = {"e2b",        "dense",        "unified", "qwen3",
+                                        "qwen3-yarn", "llama",        "mistral", "ministral3",
+                                        "gemma3",     "gemma3-plain", NULL};
+    int32_t n_split = 0;
+    for (const char *const *name = dense; *name; name++) {
+        fidelity f;
+        fidelity_open(&f, *name);
+        const char *path = fidelity_write(&f, NULL);
+        if (can_be_split(path)) {
+            same_on_any_number(path, &(prompt){f.n_tokens, f.n_vocab, f.tokens}, 1e-3);
+            n_split++;
+        }
+        fidelity_close(&f);
+    }
+    CHECK(n_split >= 3);
+}
+
+static void random_prompt(int32_t *ids, int32_t n, int32_t n_vocab)
+{
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (7 + 31 * i + i * i) % n_vocab;
+}
+
+/* Five blocks of hidden units on four segments: parts differ in size. */
+PLAIN_TEST(tensor_splits_of_blocks_compute_the_same)
+{
+    int32_t ids[N_PROMPT];
+    random_prompt(ids, N_PROMPT, 320);
+    same_on_any_number(made("tiny-qwen3", "f32"), &(prompt){N_PROMPT, 512, ids}, 1e-3);
+    same_on_any_number(made("tiny-llama3", "bf16"), &(prompt){N_PROMPT, 512, ids}, 0.05);
+    same_on_any_number(made("tiny-dense", "q8_0"), &(prompt){N_PROMPT, 320, ids}, 0.1);
+    same_on_any_number(made("tiny-dense", "q4_0"), &(prompt){N_PROMPT, 320, ids}, 0.1);
+}
+
+PLAIN_TEST(importance_is_the_same_on_any_number_of_devices)
+{
+    int32_t ids[N_PROMPT];
+    float one[N_PROMPT], more[N_PROMPT];
+    const prompt t = {N_PROMPT, 320, ids};
+    random_prompt(ids, N_PROMPT, 320);
+    const char *path = made("tiny-qwen3", "f32");
+    for (int32_t r = 1; r <= RANKS; r++) {
+        carat_model *m = open_split(path, r);
+        importance(m, &t, r == 1 ? one : more);
+        CHECK(r == 1 || !memcmp(one, more, sizeof one));
+        carat_model_close(m);
+    }
+}
+
+/* ---- Sampled answers of a batch ------------------------------------------------------------- */
+
+enum { JOBS = 5, TOKENS = 12 };
+typedef struct answer {
+    int32_t ids[TOKENS], n;
+    bool done;
+} answer;
+
+static bool keep(void *user, const carat_event *ev)
+{
+    answer *a = user;
+    if (ev->kind == CARAT_EV_TOKEN && a->n < TOKENS)
+        a->ids[a->n++] = ev->id;
+    return true;
+}
+
+static void ended(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    (void)t;
+    CHECK_EQ(st, CARAT_OK);
+    CHECK(!e || !e->text[0]);
+    ((answer *)user)->done = true;
+}
+
+static void answer_all(carat_model *m, const prompt *t, answer *out)
+{
+    carat_batch *b;
+    carat_error e = {0};
+    carat_batch_options o = {.session = {.n_ctx = 128, .chunk = 16}, .n_slots = 3};
+    carat_generate_options g = {.max_tokens = TOKENS};
+    bool all = false;
+    memset(out, 0, JOBS * sizeof *out);
+    carat_sampling_default(m, &g.sampling);
+    g.sampling.ignore_eog = true;
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    for (int32_t i = 0; i < JOBS; i++) {
+        int64_t id;
+        g.sampling.seed = (uint32_t)i;
+        carat_job j = {.ids = t->ids, .n = t->n - 9 * i, .opt = &g, .fn = keep, .done = ended};
+        j.user = &out[i];
+        CHECK_OK(carat_batch_submit(b, &j, &id, NULL, &e), e);
+    }
+    while (!all) {
+        carat_batch_step(b);
+        all = true;
+        for (int32_t i = 0; i < JOBS; i++)
+            all = all && out[i].done;
+    }
+    carat_batch_close(b);
+}
+
+PLAIN_TEST(answers_of_a_batch_are_the_same_on_any_number_of_devices)
+{
+    static const char *const sizes[] = {"tiny-ple", "tiny-qwen3"};
+    int32_t ids[N_PROMPT];
+    answer one[JOBS], more[JOBS];
+    random_prompt(ids, N_PROMPT, 320);
+    for (int i = 0; i < 2; i++) {
+        const char *path = made(sizes[i], "f32");
+        for (int32_t r = 1; r <= RANKS; r++) {
+            carat_model *m = open_split(path, r);
+            answer_all(m, &(prompt){N_PROMPT, 320, ids}, r == 1 ? one : more);
+            for (int32_t k = 0; k < JOBS && r > 1; k++)
+                CHECK(one[k].n == TOKENS && !memcmp(&one[k], &more[k], sizeof *one));
+            carat_model_close(m);
+        }
+    }
+}
+
+/* ---- Memory, failures, refusals ------------------------------------------------------------- */
+
+TEST(plans_of_tensor_splits_are_what_is_taken)
+{
+    const char *path = made("tiny-dense", "q8_0");
+    for (int32_t r = 1; r <= RANKS; r++) {
+        carat_model *m = open_split(path, r);
+        carat_session_options o = {.n_ctx = 100, .chunk = 16, .checkpoint_mb = -1};
+        carat_device_memory before[CARAT_DEVICES_MAX], after[CARAT_DEVICES_MAX];
+        carat_memory_plan plan;
+        carat_session *s;
+        carat_error e = {0};
+        CHECK_OK(carat_plan(m, &o, &plan, &e), e);
+        CHECK_EQ(plan.n_devices, r);
+        CHECK_EQ(carat_memory(m, before), r);
+        CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+        carat_memory(m, after);
+        for (int32_t i = 0; i < r; i++) {
+            const carat_device_plan *p = &plan.device[i];
+            CHECK_EQ(after[i].used_bytes - before[i].used_bytes,
+                     p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes);
+            CHECK(p->scratch_bytes && p->kv_swa_bytes && p->kv_global_bytes);
+            CHECK_EQ(p->n_layers, m->core.n_layer);
+        }
+        carat_session_close(s);
+        carat_model_close(m);
+    }
+}
+
+static status broken(const device *d, err *e)
+{
+    return err_set(e, E_IO, "%s: broken", d->name);
+}
+
+static void no_add(pass *p, mat y, mat a, mat b)
+{
+    (void)y, (void)a, (void)b;
+    if (!pass_failed(p) && !p->dry)
+        err_set(&p->e, E_IO, "this rank adds no more");
+}
+
+/* In the middle of a pass, or behind it: the others do not wait for it. */
+TEST(any_rank_may_fail_a_pass)
+{
+    int32_t ids[N_PROMPT];
+    carat_model *m = open_split(made("tiny-dense", "f32"), 4);
+    carat_session_options o = {.n_ctx = 100, .checkpoint_mb = -1};
+    carat_session *s;
+    carat_error e = {0};
+    random_prompt(ids, N_PROMPT, 320);
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    for (int32_t i = 0; i < 4; i++) {
+        device *d = model_device(m, i);
+        const device_ops *op = d->op;
+        device_ops bad = *op;
+        d->failed = broken;
+        CHECK_STATUS(carat_eval(s, ids, 8, NULL, NULL, &e), E_IO);
+        d->failed = NULL;
+        e = (carat_error){0};
+        bad.add = no_add;
+        d->op = &bad;
+        CHECK_STATUS(carat_eval(s, ids, 8, NULL, NULL, &e), E_IO);
+        CHECK(strstr(e.text, "adds no more"));
+        d->op = op;
+        e = (carat_error){0};
+        CHECK_EQ(carat_session_n_past(s), 0);
+    }
+    CHECK_OK(carat_eval(s, ids, 8, NULL, NULL, &e), e);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+static status open_and_run(void *arg, err *e)
+{
+    const int32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    carat_model_options mo = {.device = "cpu,cpu", .split = "tensor", .n_threads = 1};
+    carat_session_options so = {.n_ctx = 32, .chunk = 8, .checkpoint_mb = -1};
+    carat_model *m;
+    carat_session *s = NULL;
+    carat_snapshot *p = NULL;
+    status st = carat_model_open(arg, &mo, &m, e);
+    if (st)
+        return st;
+    if (!(st = carat_session_open(m, &so, &s, e)) && !(st = carat_eval(s, ids, 8, NULL, NULL, e)) &&
+        !(st = carat_snapshot_take(s, &p, e)))
+        st = carat_snapshot_restore(s, p, e);
+    carat_snapshot_free(p);
+    carat_session_close(s);
+    carat_model_close(m);
+    return st;
+}
+
+TEST(a_tensor_split_survives_every_failing_allocation)
+{
+    test_every_allocation(open_and_run, (void *)(size_t)made("tiny-dense", "f32"));
+}
+
+static void refused(const char *path, carat_model_options o, const char *part)
+{
+    carat_model *m;
+    carat_error e = {0};
+    o.split = "tensor";
+    CHECK(carat_model_open(path, &o, &m, &e) != CARAT_OK);
+    CHECK_MSG(!m && strstr(e.text, part), "%s", e.text);
+}
+
+TEST(what_a_tensor_split_cannot_do_is_refused)
+{
+    const char *dense = made("tiny-dense", "f32");
+    carat_model *m = open_split(dense, 2);
+    carat_session_options o = {.n_ctx = 4096, .kv_resident = 1024};
+    carat_session *s;
+    carat_error e = {0};
+    CHECK_STATUS(carat_session_open(m, &o, &s, &e), E_UNSUPPORTED);
+    CHECK(strstr(e.text, "--kv-resident"));
+    carat_model_close(m);
+    refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_layers = 1}, "--gpu-layers");
+    refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_split = "1,1"}, "--gpu-split");
+    refused(dense, (carat_model_options){.device = "cpu,cpu,cpu,cpu,cpu"}, "at most 4");
+    refused(made("tiny-moe", "f32"), (carat_model_options){.device = "cpu,cpu"}, "experts");
+    refused(made("tiny-qwen35", "f32"), (carat_model_options){.device = "cpu,cpu"}, "this family");
+    refused(made("tiny-qwen3", "q8_0"), (carat_model_options){.device = "cpu,cpu"},
+            "are not 4 or more blocks of 32");
+}

@@ -1,0 +1,337 @@
+/* tensor_split.c - see tensor_split.h.
+ *
+ * Parts of weights are views into the file: rows from some row on, or columns of every row. Only
+ * matrices whose parts would be several pieces have no views, and are refused. The forward pass of
+ * an architecture does not know of any of this: it derives its shapes from its weights and stores,
+ * and the sums over ranks belong to the products (weight.segment).
+ */
+#include "model/tensor_split.h"
+#include "backend/ranks.h"
+#include "base/mem.h"
+#include "model/bind.h"
+#include "model/shard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* While a model is being split: what it was before. */
+typedef struct splitter {
+    model *m;
+    int32_t n; /* ranks */
+    int32_t n_whole;
+    weight **at;   /* [n_whole] its weights */
+    weight *whole; /* [n_whole] copies of them, not cut */
+    kv_spec *kv;   /* [n_kv] its stores */
+    int32_t n_kv;
+    err *e;
+} splitter;
+
+static model *rank_at(const model *m, int32_t r)
+{
+    return r ? &m->rank[r - 1] : (model *)m;
+}
+
+/* ---- Copies of the architecture's structs --------------------------------------------------- */
+
+/* The place in the structs of rank r of what `at` is in the model's own; NULL: it is in neither. */
+static void *in_rank(const model *m, int32_t r, const void *at)
+{
+    const model *to = rank_at(m, r);
+    const char *p = at, *layers = m->layers, *impl = m->impl;
+    if (p >= layers && p < layers + (size_t)m->n_layer * m->layer_bytes)
+        return (char *)to->layers + (p - layers);
+    if (p >= impl && p < impl + m->impl_bytes)
+        return (char *)to->impl + (p - impl);
+    return NULL;
+}
+
+static model_layer *layer_at(const model *m, int32_t il)
+{
+    return (model_layer *)(void *)((char *)m->layers + (size_t)il * m->layer_bytes);
+}
+
+/* A rank's tables of rotation are in the model's own structs, by side (divide.c). */
+static status place_layers(const splitter *s, int32_t r)
+{
+    model *to = rank_at(s->m, r);
+    status st = OK;
+    for (int32_t il = 0; il < s->m->n_layer && !st; il++) {
+        model_layer *own = layer_at(s->m, il), *L = layer_at(to, il);
+        L->side = (int8_t)r;
+        if (!own->rope || !r)
+            continue;
+        st = divide_rope(s->m, (rope *)own->rope, (int8_t)r, s->e);
+        L->rope = own->rope + r;
+    }
+    return st;
+}
+
+static status copy_structs(const splitter *s)
+{
+    model *m = s->m;
+    const size_t layers = (size_t)m->n_layer * m->layer_bytes;
+    if (s->n > 1 && !(m->rank = arena_array(&m->mem, (size_t)s->n - 1, sizeof *m->rank)))
+        return err_memory(s->e, m->name, (size_t)s->n * sizeof *m->rank);
+    for (int32_t r = 1; r < s->n; r++) {
+        model *to = rank_at(m, r);
+        *to = *m;
+        to->layers = arena_alloc(&m->mem, layers);
+        to->impl = arena_alloc(&m->mem, m->impl_bytes);
+        if (!to->layers || !to->impl)
+            return err_memory(s->e, m->name, layers + m->impl_bytes);
+        memcpy(to->layers, m->layers, layers);
+        memcpy(to->impl, m->impl, m->impl_bytes);
+        m->arch->at_rank(to);
+        to->embd = in_rank(m, r, m->embd);
+        to->head = in_rank(m, r, m->head);
+    }
+    return OK;
+}
+
+/* ---- Weights -------------------------------------------------------------------------------- */
+
+static const weight *find_weight(const splitter *s, int32_t il, const char *tail)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s", il, tail);
+    for (int32_t i = 0; i < s->n_whole; i++)
+        if (!strcmp(s->whole[i].name, name))
+            return &s->whole[i];
+    return NULL;
+}
+
+static int32_t type_of(const weight *w)
+{
+    return w ? (int32_t)w->type : -1;
+}
+
+static shard_layer layer_numbers(const splitter *s, int32_t il)
+{
+    if (il < 0)
+        return (shard_layer){.down = -1, .down_exps = -1, .down_shexp = -1};
+    const int32_t store = s->m->arch->kv_of ? s->m->arch->kv_of(s->m, il) : il;
+    const kv_spec *kv = &s->kv[store];
+    const weight *wo = find_weight(s, il, "attn_output.weight");
+    return (shard_layer){.n_head = wo ? wo->n_in / kv->head_dim : 0,
+                         .n_head_kv = kv->n_head_kv,
+                         .down = type_of(find_weight(s, il, "ffn_down.weight")),
+                         .down_exps = type_of(find_weight(s, il, "ffn_down_exps.weight")),
+                         .down_shexp = type_of(find_weight(s, il, "ffn_down_shexp.weight"))};
+}
+
+static shard_tensor as_tensor(const weight *w)
+{
+    return (shard_tensor){w->name, w->type, w->n_out > 1 || w->n_mat > 1 ? 2 : 1,
+                          {w->n_in, w->n_out, w->n_mat}};
+}
+
+/* The weight at w becomes a view of the span of it. */
+static void cut(weight *w, shard_axis axis, int64_t first, int64_t n)
+{
+    uint64_t skip = 0, row = 0;
+    if (axis == SHARD_IN)
+        num_row_bytes(w->type, (uint64_t)first, &skip);
+    else
+        skip = (uint64_t)first * w->row_bytes;
+    w->data = (const char *)w->data + skip;
+    *(axis == SHARD_IN ? &w->n_in : &w->n_out) = (int32_t)n;
+    num_row_bytes(w->type, (uint64_t)w->n_in, &row);
+    w->n_bytes = row * (uint64_t)w->n_out * (uint64_t)w->n_mat;
+}
+
+/* w, a view of the rank's inputs, gets the segments that the rank has. */
+static status cut_segments(const splitter *s, const shard_layer *layer, const weight *whole,
+                           shard_range range, weight *w)
+{
+    const shard_tensor t = as_tensor(whole);
+    const int32_t n = range.to - range.from;
+    weight *seg = arena_array(&s->m->mem, (size_t)n, sizeof *seg);
+    status st = seg ? OK : err_memory(s->e, w->name, (size_t)n * sizeof *seg);
+    for (int32_t i = 0; i < n && !st; i++) {
+        shard part;
+        int32_t k = range.from + i;
+        st = shard_of(layer, &t, (shard_range){k, k + 1}, &part, s->e);
+        if (st)
+            break;
+        seg[i] = *whole;
+        seg[i].side = w->side;
+        seg[i].bias = k ? NULL : w->bias; /* once in the sum */
+        cut(&seg[i], SHARD_IN, part.span[0].first, part.span[0].n);
+        st = model_remember(s->m, &seg[i], s->e);
+    }
+    w->bias = NULL;
+    w->segment = seg;
+    w->n_segments = n;
+    return st;
+}
+
+/* Weight i in the structs of rank r. */
+static status cut_weight(const splitter *s, int32_t i, int32_t r)
+{
+    const weight *whole = &s->whole[i];
+    const shard_layer layer = layer_numbers(s, model_layer_of(s->m, s->at[i]));
+    const shard_range range = shard_range_of(r, s->n), last = {SHARD_SEGMENTS - 1, SHARD_SEGMENTS};
+    const shard_tensor t = as_tensor(whole);
+    weight *w = in_rank(s->m, r, s->at[i]);
+    shard part, of_last;
+    if (!w || strstr(whole->name, "attn_qkv"))
+        return err_set(s->e, E_UNSUPPORTED,
+                       "tensor %s cannot be divided between devices: %s (--split tensor)",
+                       whole->name, w ? "it has queries, keys and values" : "it is no layer's");
+    status st = shard_of(&layer, &t, range, &part, s->e);
+    if (st || (st = shard_of(&layer, &t, last, &of_last, s->e)))
+        return st;
+    w->side = (int8_t)r;
+    w->bias = w->bias ? in_rank(s->m, r, w->bias) : NULL;
+    w->first_rank = of_last.axis == SHARD_NONE;
+    if (part.axis == SHARD_NONE)
+        return OK;
+    if (part.axis != SHARD_WHOLE && (part.n != 1 || w->n_mat > 1))
+        return err_set(s->e, E_UNSUPPORTED,
+                       "tensor %s cannot be divided between devices: its parts would be in pieces",
+                       w->name);
+    if (part.axis != SHARD_WHOLE)
+        cut(w, part.axis, part.span[0].first, part.span[0].n);
+    return part.partial ? cut_segments(s, &layer, whole, range, w) : model_remember(s->m, w, s->e);
+}
+
+static status cut_weights(const splitter *s)
+{
+    status st = OK;
+    s->m->n_weights = 0;
+    for (int32_t r = 0; r < s->n; r++)
+        for (int32_t i = 0; i < s->n_whole && !st; i++)
+            st = cut_weight(s, i, r);
+    return st;
+}
+
+/* ---- Stores --------------------------------------------------------------------------------- */
+
+static status cut_stores(const splitter *s)
+{
+    model *m = s->m;
+    const size_t n = (size_t)s->n * (size_t)s->n_kv;
+    if (!(m->kv = arena_array(&m->mem, n, sizeof *m->kv)))
+        return err_memory(s->e, m->name, n * sizeof *m->kv);
+    for (int32_t r = 0; r < s->n; r++)
+        for (int32_t i = 0; i < s->n_kv; i++) {
+            const shard_layer layer = layer_numbers(s, s->kv[i].layer);
+            kv_spec *to = &m->kv[r * s->n_kv + i];
+            shard_heads h;
+            err why = {0};
+            status st = shard_heads_of(layer.n_head, s->kv[i].n_head_kv, shard_range_of(r, s->n),
+                                       &h, &why);
+            if (st)
+                return err_set(s->e, st, "%s, layer %d: %s (--split tensor)", m->name,
+                               s->kv[i].layer, why.text);
+            *to = s->kv[i];
+            to->n_head_kv = h.kv_n;
+            to->side = (int8_t)r;
+            to->k_norm = to->k_norm ? in_rank(m, r, to->k_norm) : NULL;
+            to->sinks = to->sinks ? in_rank(m, r, to->sinks) : NULL;
+            to->k_rope = to->k_rope ? to->k_rope + r : NULL;
+        }
+    m->n_kv = (int32_t)n;
+    return OK;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------ */
+
+static status check_model(const model *m, err *e)
+{
+    const char *what = !m->arch->at_rank    ? "models of this family"
+                       : m->n_expert_layers ? "layers with experts"
+                       : m->n_recur         ? "recurrent layers"
+                       : m->n_loras         ? "adapters"
+                                            : NULL;
+    return what ? err_set(e, E_UNSUPPORTED, "%s (%s): %s cannot be split by tensors yet "
+                                            "(--split tensor)",
+                          m->name, m->arch->name, what)
+                : OK;
+}
+
+status model_split(model *m, device *const *others, int32_t n, err *e)
+{
+    splitter s = {.m = m, .n = n, .n_whole = m->n_weights, .kv = m->kv, .n_kv = m->n_kv, .e = e};
+    const size_t n_whole = (size_t)m->n_weights;
+    status st = check_model(m, e);
+    if (st)
+        return st;
+    s.at = arena_array(&m->mem, n_whole, sizeof *s.at);
+    s.whole = arena_array(&m->mem, n_whole, sizeof *s.whole);
+    if (!s.at || !s.whole)
+        return err_memory(e, m->name, n_whole * (sizeof *s.at + sizeof *s.whole));
+    for (size_t i = 0; i < n_whole; i++) {
+        s.at[i] = m->weights[i];
+        s.whole[i] = *m->weights[i];
+    }
+    m->n_sides = n;
+    for (int32_t i = 1; i < n; i++)
+        m->dev[i] = others[i - 1];
+    if ((st = ranks_open(&m->ranks, n, e)) || (st = copy_structs(&s)))
+        return st;
+    for (int32_t r = 0; r < n && !st; r++)
+        st = place_layers(&s, r);
+    if (st || (st = cut_stores(&s)) || (st = cut_weights(&s)))
+        return st;
+    m->n_ranks = n;
+    for (int32_t r = 1; r < n; r++)
+        rank_at(m, r)->n_ranks = n;
+    return OK;
+}
+
+/* ---- Passes --------------------------------------------------------------------------------- */
+
+typedef struct rank_run {
+    const model *m;
+    const kv_layout *kv;
+    pass of[RANKS_MAX];
+    mat y; /* of rank 0 */
+} rank_run;
+
+static void run_rank(void *arg, int32_t r)
+{
+    rank_run *u = arg;
+    pass *p = &u->of[r];
+    const model *m = rank_at(u->m, r);
+    kv_layout kv = *u->kv; /* the rank's stores, as those of a whole model */
+    kv.n = u->m->n_kv / u->m->n_ranks;
+    kv.view += r * kv.n;
+    mat y = m->arch->forward(p, m, &kv);
+    if (!r)
+        u->y = y;
+}
+
+mat model_forward_ranks(pass *p, const model *m, const kv_layout *kv)
+{
+    rank_run u = {.m = m, .kv = kv};
+    const bool hidden = p->hidden;
+    for (int32_t r = 0; r < m->n_ranks; r++) {
+        pass *q = &u.of[r];
+        *q = *p;
+        q->here = r;
+        q->dev = p->side[r].dev;
+        q->ranks = p->dry ? NULL : m->ranks;
+        q->rank = r;
+        q->n_ranks = m->n_ranks;
+        q->hidden = hidden || r; /* the head is on the first rank */
+    }
+    if (p->dry)
+        for (int32_t r = 0; r < m->n_ranks; r++)
+            run_rank(&u, r);
+    else
+        ranks_run(m->ranks, u.of, run_rank, &u);
+    *p = u.of[0];
+    p->ranks = NULL;
+    p->n_ranks = 0;
+    for (int32_t r = 1; r < m->n_ranks; r++) {
+        const pass *q = &u.of[r];
+        p->side[r] = q->side[r];
+        p->n_flops += q->n_flops;
+        p->weight_bytes_read += q->weight_bytes_read;
+        if (pass_failed(q) && !pass_failed(p))
+            p->e = q->e;
+    }
+    return pass_failed(p) ? (mat){0} : u.y;
+}

@@ -1,0 +1,22 @@
+/* tensor_split.h - a bound model as the ranks of a tensor split (backend/ranks.h).
+ *
+ * The model stays one: its weights and stores lie on several sides, side r being rank r. Every rank
+ * but the first has a copy of the architecture's structs, with its parts of the weights. The
+ * model's own structs are those of rank 0. Stores are in the order of ranks: those of rank r are
+ * m->kv[r * n .. (r + 1) * n - 1].
+ */
+#ifndef MODEL_TENSOR_SPLIT_H
+#define MODEL_TENSOR_SPLIT_H
+
+#include "model/model.h"
+
+/* Splits m between n devices, before planning and loading, once and for good: others[i] is the
+ * device of rank 1 + i and outlives m. n: 1 to RANKS_MAX; on one device the sums are those of any
+ * number. E_UNSUPPORTED, with a sentence: the architecture, or a tensor, cannot be split. After an
+ * error m can only be freed. */
+status model_split(model *m, device *const *others, int32_t n, err *e);
+
+/* model_forward of such a model. */
+mat model_forward_ranks(pass *p, const model *m, const kv_layout *kv);
+
+#endif
