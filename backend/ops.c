@@ -632,28 +632,39 @@ routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule)
     return r;
 }
 
-mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act)
+void op_moe_glu_to(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                   act_kind act)
 {
-    bool fits = gate && x.heads == 1 && x.cols == gate->n_in && x.rows == r.rows &&
+    bool fits = x.heads == 1 && x.cols == gate->n_in && x.rows == r.rows &&
                 (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == gate->n_mat
                     : gate->n_out % 2 == 0);
     if (!pass_shapes(p, "moe_glu", fits) || !knows_act(p, "moe_glu", act))
-        return (mat){0};
-    int32_t n_ff = up ? gate->n_out : gate->n_out / 2;
-    mat y = pass_mat(p, x.rows, r.k, n_ff);
+        return;
     double share = (double)r.rows * r.k < gate->n_mat ? (double)r.rows * r.k / gate->n_mat : 1;
     stats_product(p, (int64_t)x.rows * r.k, gate, share);
     if (up)
         stats_product(p, (int64_t)x.rows * r.k, up, share);
-    if (!pass_failed(p) && lora_adapts_either(p, gate, up))
+    if (lora_adapts_either(p, gate, up))
         lora_moe_glu(p, y, x, r, gate, up, act);
-    else if (!pass_failed(p))
+    else
         p->dev->op->moe_glu(p, y, x, r, gate, up, act);
+}
+
+mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act)
+{
+    if (!pass_shapes(p, "moe_glu", gate != NULL))
+        return (mat){0};
+    if (gate->segment)
+        return ranks_moe_glu(p, x, r, gate, up, act);
+    mat y = pass_mat(p, x.rows, r.k, up ? gate->n_out : gate->n_out / 2);
+    op_moe_glu_to(p, y, x, r, gate, up, act);
     return y;
 }
 
 mat op_moe_down(pass *p, mat x, routing r, const weight *down)
 {
+    if (down && down->segment)
+        return ranks_moe_down(p, x, r, down);
     if (!pass_shapes(p, "moe_down",
                      down && x.heads == r.k && x.cols == down->n_in && x.rows == r.rows))
         return (mat){0};
@@ -690,7 +701,8 @@ mat op_mixture(pass *p, mat x, const mixture *m)
                      m && m->router && m->gate && m->down && x.heads == 1 &&
                          x.cols == m->router->n_in && shares_fit(m, x.cols)))
         return (mat){0};
-    if (p->dev->op->mixture && p->here == m->gate->side && !mixture_adapted(p, m)) {
+    if (p->dev->op->mixture && p->here == m->gate->side && !m->down->segment &&
+        !mixture_adapted(p, m)) {
         size_t mark = pass_mark(p);
         mat y = pass_mat(p, x.rows, 1, m->down->n_out);
         if (pass_failed(p) || p->dev->op->mixture(p, y, x, m))

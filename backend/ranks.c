@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-/* What a rank gives to the others at a meeting, and where it wants what they give; NULL: nothing. */
+/* What a rank gives to the others at a meeting, and where it wants theirs; NULL: nothing. */
 typedef struct rank_post {
     const void *mine;
     void *to[RANKS_MAX];
@@ -174,28 +174,57 @@ void ranks_spread(pass *p, mat y)
     meet(p, &post, p->rank > 0);
 }
 
-/* The products of segments a and, unless they are the same, b, added. */
-static mat pair(pass *p, mat x, const weight *a, const weight *b)
+/* A product whose inputs are cut. r NULL: of a matrix; else of experts. */
+typedef struct cut_product {
+    mat x;
+    const weight *w;
+    const routing *r;
+} cut_product;
+
+/* The inputs of a segment: columns of every row. Of experts they are a matrix of their own
+ * (ranks_moe_glu). */
+static mat inputs_of(const cut_product *c, int32_t segment)
 {
-    mat y = op_matmul(p, mat_columns(x, 0, a->n_in), a);
-    if (a == b || pass_failed(p))
+    mat x = c->x;
+    int64_t first = 0;
+    for (int32_t i = 0; i < segment; i++)
+        first += c->w->segment[i].n_in;
+    x.cols = c->w->segment[segment].n_in;
+    if (c->r) {
+        first *= (int64_t)x.rows * x.heads;
+        x.stride = (int64_t)x.heads * x.cols;
+    }
+    x.at = x.at ? x.at + first : NULL;
+    return x;
+}
+
+static mat product(pass *p, const cut_product *c, int32_t segment)
+{
+    const weight *w = &c->w->segment[segment];
+    mat x = inputs_of(c, segment);
+    return c->r ? op_moe_down(p, x, *c->r, w) : op_matmul(p, x, w);
+}
+
+/* The products of segments i and, if the rank has it, i + 1, added. */
+static mat pair(pass *p, const cut_product *c, int32_t i)
+{
+    mat y = product(p, c, i);
+    if (i + 1 >= c->w->n_segments)
         return y;
     size_t mark = pass_mark(p);
-    op_add(p, y, op_matmul(p, mat_columns(x, a->n_in, b->n_in), b));
+    op_add(p, y, product(p, c, i + 1));
     pass_release(p, mark);
     return y;
 }
 
 /* The sum of this rank's segments: up to two of them, or all four. */
-static mat own_sum(pass *p, mat x, const weight *w)
+static mat own_sum(pass *p, const cut_product *c)
 {
-    const weight *s = w->segment;
-    mat y = pair(p, x, &s[0], &s[w->n_segments > 1]);
-    if (w->n_segments <= 2 || pass_failed(p))
+    mat y = pair(p, c, 0);
+    if (c->w->n_segments <= 2)
         return y;
-    const int32_t half = s[0].n_in + s[1].n_in;
     size_t mark = pass_mark(p);
-    op_add(p, y, pair(p, mat_columns(x, half, w->n_in - half), &s[2], &s[3]));
+    op_add(p, y, pair(p, c, 2));
     pass_release(p, mark);
     return y;
 }
@@ -226,11 +255,9 @@ static void add_sums(pass *p, const mat *of)
     add(p, mine, a, c);
 }
 
-mat ranks_matmul(pass *p, mat x, const weight *w)
+static mat sum_over_ranks(pass *p, const cut_product *c)
 {
-    if (!pass_shapes(p, "matmul", x.heads == 1 && x.cols == w->n_in && w->n_segments <= RANKS_MAX))
-        return (mat){0};
-    mat y = own_sum(p, x, w), of[RANKS_MAX] = {{0}};
+    mat y = own_sum(p, c), of[RANKS_MAX] = {{0}};
     if (p->n_ranks < 2)
         return y;
     size_t mark = pass_mark(p);
@@ -244,6 +271,42 @@ mat ranks_matmul(pass *p, mat x, const weight *w)
         add_sums(p, of);
     pass_release(p, mark);
     return y;
+}
+
+mat ranks_matmul(pass *p, mat x, const weight *w)
+{
+    bool fits = x.heads == 1 && x.cols == w->n_in && w->n_segments <= RANKS_MAX;
+    if (!pass_shapes(p, "matmul", fits))
+        return (mat){0};
+    return sum_over_ranks(p, &(cut_product){x, w, NULL});
+}
+
+mat ranks_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act)
+{
+    const int32_t n = gate->n_segments;
+    const weight *ups = up ? up->segment : gate->segment + n;
+    int32_t width = 0, first = 0;
+    if (!pass_shapes(p, "moe_glu", !up || (up->segment && up->n_segments == n)))
+        return (mat){0};
+    for (int32_t i = 0; i < n; i++)
+        width += gate->segment[i].n_out;
+    mat y = pass_mat(p, x.rows, r.k, width);
+    for (int32_t i = 0; i < n && !pass_failed(p); i++) {
+        const int32_t cols = gate->segment[i].n_out;
+        mat part = {y.at, x.rows, r.k, cols, (int64_t)r.k * cols};
+        part.at = y.at ? y.at + (size_t)x.rows * (size_t)r.k * (size_t)first : NULL;
+        op_moe_glu_to(p, part, x, r, &gate->segment[i], &ups[i], act);
+        first += cols;
+    }
+    return y;
+}
+
+mat ranks_moe_down(pass *p, mat x, routing r, const weight *down)
+{
+    bool fits = x.heads == r.k && x.cols == down->n_in && x.rows == r.rows;
+    if (!pass_shapes(p, "moe_down", fits && down->n_segments <= RANKS_MAX))
+        return (mat){0};
+    return sum_over_ranks(p, &(cut_product){x, down, &r});
 }
 
 /* ---- Opening -------------------------------------------------------------------------------- */

@@ -27,12 +27,20 @@ void ranks_close(ranks *r); /* NULL is allowed */
 /* fn of every rank, in turns. of: [n] their passes. One call at a time; any thread. */
 void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg);
 
-/* ---- For ops, inside fn. p: the pass of the rank that has its turn. In a dry pass nobody meets. */
+/* ---- For ops, inside fn. p: the pass of the rank whose turn it is; if it is dry, nobody meets. */
 
 /* y of each rank becomes x W' of all ranks' inputs. w: cut into segments, of which the rank has
  * some; x: their inputs. The result is the sum of the segments' products, in one order for any
  * number of ranks (model/shard.h). */
 mat ranks_matmul(pass *p, mat x, const weight *w);
+/* The same of experts. x: from ranks_moe_glu, which gives a matrix [rows, k heads, n] for each of
+ * the rank's segments, one behind the other. Where `up` is NULL, gate has segments of up behind its
+ * own. */
+mat ranks_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
+mat ranks_moe_down(pass *p, mat x, routing r, const weight *down);
+/* op_moe_glu of experts that are not cut, into y: [rows, k heads, n_ff], side by side. */
+void op_moe_glu_to(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                   act_kind act);
 /* y of rank 0 is copied to y of the others. */
 void ranks_spread(pass *p, mat y);
 

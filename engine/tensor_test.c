@@ -113,6 +113,25 @@ static void same_on_any_number(const char *path, const prompt *t, double near)
     mem_free(more);
 }
 
+static void random_prompt(int32_t *ids, int32_t n, int32_t n_vocab)
+{
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (7 + 31 * i + i * i) % n_vocab;
+}
+
+/* Experts with gate and up in one tensor and in two, with biases, beside a dense unit, and with
+ * parts of different sizes. */
+PLAIN_TEST(tensor_splits_of_mixtures_compute_the_same)
+{
+    static const char *const sizes[] = {"tiny-moe",      "tiny-all",     "tiny-qwen3moe",
+                                        "tiny-mixtral", "tiny-gpt-oss"};
+    int32_t ids[N_PROMPT];
+    random_prompt(ids, N_PROMPT, 320);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        same_on_any_number(made(sizes[i], "f32"), &(prompt){N_PROMPT, i < 2 ? 320 : 512, ids},
+                           0.01);
+}
+
 /* Some toys have six heads, which do not go by four. */
 static bool can_be_split(const char *path)
 {
@@ -145,12 +164,6 @@ PLAIN_TEST(tensor_splits_compute_the_same_on_any_number_of_devices)
         fidelity_close(&f);
     }
     CHECK(n_split >= 3);
-}
-
-static void random_prompt(int32_t *ids, int32_t n, int32_t n_vocab)
-{
-    for (int32_t i = 0; i < n; i++)
-        ids[i] = (7 + 31 * i + i * i) % n_vocab;
 }
 
 /* Five blocks of hidden units on four segments: parts differ in size. */
@@ -367,7 +380,8 @@ TEST(what_a_tensor_split_cannot_do_is_refused)
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_layers = 1}, "--gpu-layers");
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_split = "1,1"}, "--gpu-split");
     refused(dense, (carat_model_options){.device = "cpu,cpu,cpu,cpu,cpu"}, "at most 4");
-    refused(made("tiny-moe", "f32"), (carat_model_options){.device = "cpu,cpu"}, "experts");
+    refused(made("tiny-wide", "q8_0"), (carat_model_options){.device = "cpu,cpu"},
+            "_exps.weight cannot be divided");
     refused(made("tiny-qwen35", "f32"), (carat_model_options){.device = "cpu,cpu"}, "this family");
     refused(made("tiny-qwen3", "q8_0"), (carat_model_options){.device = "cpu,cpu"},
             "are not 4 or more blocks of 32");

@@ -101,6 +101,15 @@ static const weight *find_weight(const splitter *s, int32_t il, const char *tail
     return NULL;
 }
 
+/* The copy of a weight of the model that is not cut. */
+static const weight *whole_of(const splitter *s, const weight *at)
+{
+    for (int32_t i = 0; i < s->n_whole; i++)
+        if (s->at[i] == at)
+            return &s->whole[i];
+    return at;
+}
+
 static int32_t type_of(const weight *w)
 {
     return w ? (int32_t)w->type : -1;
@@ -166,6 +175,58 @@ static status cut_segments(const splitter *s, const shard_layer *layer, const we
     return st;
 }
 
+/* The biases of these rows of every expert, side by side. */
+static status copy_biases(const splitter *s, const weight *whole, int8_t side, const shard *part,
+                          const weight **out)
+{
+    const shard_tensor t = as_tensor(whole);
+    const shard in = {.axis = SHARD_IN, .n = 1, .span = {part->span[0]}};
+    weight *b = arena_alloc(&s->m->mem, sizeof *b);
+    float *v = arena_alloc(&s->m->mem, (size_t)shard_bytes(&in, &t));
+    if (!b || !v)
+        return err_memory(s->e, whole->name, (size_t)shard_bytes(&in, &t));
+    shard_copy(&in, &t, whole->data, v);
+    *b = *whole;
+    b->side = side;
+    b->n_in = (int32_t)shard_size(&in);
+    b->data = v;
+    b->row_bytes = b->mat_bytes = (size_t)b->n_in * sizeof *v;
+    b->n_bytes = b->mat_bytes * (size_t)b->n_mat;
+    *out = b;
+    return model_remember(s->m, b, s->e);
+}
+
+/* w, of experts whose rows are cut, gets the segments that the rank has: where it is gate and up in
+ * one, the gate's and then the up's. */
+static status cut_experts(const splitter *s, const shard_layer *layer, const weight *whole,
+                          shard_range range, weight *w)
+{
+    const shard_tensor t = as_tensor(whole);
+    const int32_t n = range.to - range.from;
+    weight *seg = arena_array(&s->m->mem, 2 * (size_t)n, sizeof *seg);
+    status st = seg ? OK : err_memory(s->e, w->name, 2 * (size_t)n * sizeof *seg);
+    for (int32_t i = 0; i < n && !st; i++) {
+        shard part = {0};
+        int32_t k = range.from + i;
+        st = shard_of(layer, &t, (shard_range){k, k + 1}, &part, s->e);
+        for (int32_t j = 0; j < part.n && !st; j++) {
+            weight *to = &seg[j * n + i];
+            const shard half = {.n = 1, .span = {part.span[j]}};
+            *to = *whole;
+            to->side = w->side;
+            cut(to, SHARD_OUT, part.span[j].first, part.span[j].n);
+            if (whole->bias)
+                st = copy_biases(s, whole_of(s, whole->bias), w->side, &half, &to->bias);
+            st = st ? st : model_remember(s->m, to, s->e);
+        }
+    }
+    w->n_out = 0;
+    w->bias = NULL;
+    w->segment = seg;
+    w->n_segments = n;
+    return st;
+}
+
 /* Weight i in the structs of rank r. */
 static status cut_weight(const splitter *s, int32_t i, int32_t r)
 {
@@ -187,7 +248,11 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
     w->first_rank = of_last.axis == SHARD_NONE;
     if (part.axis == SHARD_NONE)
         return OK;
-    if (part.axis != SHARD_WHOLE && (part.n != 1 || w->n_mat > 1))
+    if (w->n_mat > 1 && part.axis == SHARD_OUT)
+        return cut_experts(s, &layer, whole, range, w);
+    if (w->n_mat > 1 && part.axis == SHARD_IN && !part.partial)
+        return OK; /* its segments have their biases */
+    if (part.axis != SHARD_WHOLE && part.n != 1)
         return err_set(s->e, E_UNSUPPORTED,
                        "tensor %s cannot be divided between devices: its parts would be in pieces",
                        w->name);
@@ -241,7 +306,6 @@ static status cut_stores(const splitter *s)
 static status check_model(const model *m, err *e)
 {
     const char *what = !m->arch->at_rank    ? "models of this family"
-                       : m->n_expert_layers ? "layers with experts"
                        : m->n_recur         ? "recurrent layers"
                        : m->n_loras         ? "adapters"
                                             : NULL;
