@@ -434,6 +434,36 @@ TEST(run_goes_on_when_the_context_is_full)
     }
 }
 
+/* Without older turns it finds no room either: /drop says so, and they stay. */
+TEST(run_drops_no_turns_for_a_question_that_never_fits)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    char line[600], *saved;
+    const char *path = test_temp("saved.json");
+    size_t n, n_messages = 0;
+    str words = {0};
+    terminal t;
+    err e = {0};
+    for (int i = 0; i < 700; i++)
+        str_puts(&words, "word ");
+    converse(&t, NULL,
+             ARGS("run", "-m", m, "-c", "512", "-n", "8", "--ignore-eog", "--no-history"));
+    say(&t, "first words", "answer 8 tokens");
+    say(&t, str_text(&words), "the context is full");
+    say(&t, "/drop", "the prompt still has");
+    snprintf(line, sizeof line, "/save %s", path);
+    say(&t, line, "saved");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_OK(file_read_all(path, 1 << 20, &saved, &n, &e), e);
+    for (const char *at = saved; (at = strstr(at, "\"role\"")); at++)
+        n_messages++;
+    CHECK_MSG(n_messages == 2 && strstr(saved, "first words"), "%s", saved);
+    mem_free(saved);
+    str_free(&words);
+}
+
 TEST(run_keeps_nothing_where_it_is_told_so)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
