@@ -2,7 +2,7 @@
 import json
 import pathlib
 
-from page_rig import answer_with, delta, NAMELESS, Page, start, STATS, still, stream, want, when
+from page_rig import answer_with, delta, NAMELESS, Page, start, STATS, stream, want, when
 
 
 def features(page):
@@ -49,8 +49,7 @@ def features(page):
     want("File notes.txt:\n`````\nthree ``` ticks and ```` four\n`````\n" in content and "H\u00e9llo" in content, "what was sent of files: " + content)
     want(p.locator(".msg.user details.chip").count() == 2, "chips of a sent message")
     p.wait_for_selector(".msg:last-child .md em")
-    still(p)
-    p.locator(".msg.user details.chip summary").first.click()
+    p.locator(".msg.user details.chip summary").first.press("Enter")  # a click misses where a late line moves what is below it
     want("three ```" in p.inner_text(".msg.user details.chip pre"), "a chip does not open")
     p.locator(".sign").nth(1).click()
     want(p.evaluate("document.activeElement.name") == "schema", "a sign does not lead to its field")

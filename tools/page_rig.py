@@ -80,6 +80,8 @@ NAMELESS = """() => [...document.querySelectorAll('button, input, select, textar
 AXE = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map((v) =>
     v.id + ': ' + v.nodes.slice(0, 3).map((n) => n.target.join(' ') + ', ' + n.failureSummary.split('\\n')[1]).join('; '))"""
 
+DRAWN = "[...document.querySelectorAll('#log .md')].every((e) => !e.view || e.view.settled !== null)"
+
 
 def delta(finish=None, **d):
     return {"choices": [{"index": 0, "delta": d, "finish_reason": finish}]}
@@ -103,17 +105,6 @@ def when(p, js):
     raise SystemExit("page_check: never true: " + js)
 
 
-def still(p):
-    """Waits until the conversation is drawn and scrolls no more: a click lands where its target was."""
-    when(p, """new Promise((go) => {
-        const s = document.querySelector('#scroll'), state = () => s.scrollTop + ' ' + s.scrollHeight;
-        const before = state(), drawn = [...document.querySelectorAll('#log .md')].every((e) => !e.view || e.view.settled !== null);
-        let n = 0;
-        const look = () => state() !== before ? go(false) : ++n === 5 ? go(drawn) : requestAnimationFrame(look);
-        requestAnimationFrame(look);
-    })""")
-
-
 class Page:
     def __init__(self, browser, url, out, ready="#model.up", script="", **kw):
         self.troubles, self.out = [], out
@@ -130,8 +121,9 @@ class Page:
         self.p.wait_for_selector(ready)
 
     def until(self, selector, n):
+        """Waits until no answer runs, all texts are drawn, which a worker does, and there are n of these nodes."""
         for _ in range(600):
-            idle = self.p.get_attribute("#log", "aria-busy") == "false"
+            idle = self.p.get_attribute("#log", "aria-busy") == "false" and self.p.evaluate(DRAWN)
             if idle and self.p.locator(selector).count() == n:
                 return
             self.p.wait_for_timeout(100)
