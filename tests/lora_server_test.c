@@ -231,3 +231,80 @@ TEST(lora_of_a_model_that_is_made)
     stop(&s);
     spawn_check(0, NULL, "", ARGS("run", "style", "-n", "2", "-q", "hi"));
 }
+
+/* The adapters of a server by their ids, as "style.gguf law.gguf ". */
+static const char *adapters(const served *s, char *out, size_t cap)
+{
+    response r;
+    size_t n = 0;
+    http_call(&r, s, "GET", "/lora-adapters", NULL, NULL);
+    *out = 0;
+    for (const char *at = str_text(&r.body); (at = strstr(at, "\"path\":\"")); at++) {
+        const char *end = strchr(at + 8, '"'), *name = end;
+        while (name[-1] != '/')
+            name--;
+        n += (size_t)snprintf(out + n, cap - n, "%.*s ", (int)(end - name), name);
+    }
+    response_free(&r);
+    return out;
+}
+
+/* A model is loaded again for an adapter that was made meanwhile: ids stay, and where both do not fit
+ * into the memory the model goes on without it. */
+TEST(lora_reloads_lose_nothing)
+{
+    static const lora_recipe recipe[] = {{.rank = 4, .alpha = 8, .seed = 5},
+                                         {.rank = 4, .alpha = 8, .seed = 6},
+                                         {.rank = 1024, .alpha = 8, .seed = 7}};
+    static const char *const names[] = {"style", "law", "large"}, *const made[] = {"m", "a", "b"};
+    served s;
+    response r;
+    arena mem = {0};
+    char dir[600], base[700], adapter[3][700], file[700], room[32], seen[200];
+    char plain[128], with[128], again[128];
+    err e = {0};
+    CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
+    snprintf(base, sizeof base, "%s", toy_model_write(NULL));
+    snprintf(dir, sizeof dir, "%s", test_temp("adapters"));
+    CHECK_OK(make_dirs(dir, &e), e);
+    snprintf(file, sizeof file, "%s/Modelfile", dir);
+    for (int i = 0; i < 3; i++) {
+        snprintf(adapter[i], sizeof adapter[i], "%s/%s.gguf", dir, names[i]);
+        lora_rig_adapter(base, adapter[i], &recipe[i]);
+    }
+    write_modelfile(file, base, adapter[0]);
+    spawn_check(0, NULL, "m is made of", ARGS("create", made[0], "-f", file));
+    served_start(&s, ARGS("-t", "1", "--ctx", "512", base));
+    http_call(&r, &s, "GET", "/api/ps", NULL, NULL);
+    long long one = atoll(json_at(json_parsed(&mem, r.body.at, r.body.n), "models.0.size")->s);
+    response_free(&r);
+    stop(&s);
+    snprintf(room, sizeof room, "%lld", (one >> 20) + 2);
+    served_start(&s, ARGS("-t", "1", "--ctx", "512", "--memory", room, base));
+    answer(&s, ",\"model\":\"x\"", plain);
+    answer(&s, ",\"model\":\"m\"", with);
+    CHECK(strcmp(plain, with));
+    CHECK_STR(adapters(&s, seen, sizeof seen), "style.gguf ");
+    /* By its name it would be first. */
+    write_modelfile(file, base, adapter[1]);
+    spawn_check(0, NULL, "a is made of", ARGS("create", made[1], "-f", file));
+    answer(&s, ",\"model\":\"a\"", again);
+    CHECK(strcmp(plain, again) && strcmp(with, again));
+    CHECK_STR(adapters(&s, seen, sizeof seen), "style.gguf law.gguf ");
+    /* No room for this one: a sentence, and the others answer as before. */
+    write_modelfile(file, base, adapter[2]);
+    spawn_check(0, NULL, "b is made of", ARGS("create", made[2], "-f", file));
+    says(&s, "/completion", "{\"model\":\"b\",\"prompt\":\"a\",\"n_predict\":1}", 503, "large.gguf");
+    answer(&s, ",\"model\":\"x\"", again);
+    CHECK_STR(plain, again);
+    answer(&s, ",\"model\":\"m\"", again);
+    CHECK_STR(with, again);
+    CHECK_STR(adapters(&s, seen, sizeof seen), "style.gguf law.gguf ");
+    stop(&s);
+    /* A server that starts with it too. Names are those of any case. */
+    served_start(&s, ARGS("-t", "1", "--ctx", "512", "--memory", room, "--lora", adapter[0], base));
+    answer(&s, ",\"model\":\"STYLE\",\"lora\":[{\"name\":\"Style\",\"scale\":1}]", again);
+    CHECK_STR(with, again);
+    stop(&s);
+    arena_free(&mem);
+}

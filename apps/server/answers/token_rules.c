@@ -6,6 +6,7 @@
 #include "apps/server/answers/token_rules.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* The tokens of `before` and text, in the request's arena. */
 static bool tokens_of(request *rq, const carat_model *m, const char *before, const char *text,
@@ -85,6 +86,19 @@ static bool make_bias(request *rq, const carat_model *m, problem *p)
     return true;
 }
 
+int32_t lora_find(const carat_model *m, int32_t n, const char *name)
+{
+    carat_lora_info l;
+    int32_t near = -1;
+    for (int32_t i = 0; i < n && carat_lora_at(m, i, &l); i++) {
+        if (!strcmp(name, l.name))
+            return i;
+        if (near < 0 && !strcasecmp(name, l.name))
+            near = i;
+    }
+    return near;
+}
+
 bool loras_named(const lora_wish *wish, int32_t n, const carat_model *m, arena *mem,
                  carat_lora_use **out, problem *p)
 {
@@ -93,10 +107,8 @@ bool loras_named(const lora_wish *wish, int32_t n, const carat_model *m, arena *
         return problem_set(p, 503, "lora", "no memory for a list of adapters");
     for (int32_t i = 0; i < n; i++) {
         carat_lora_info l;
-        int32_t id = wish[i].name ? 0 : wish[i].id;
-        while (carat_lora_at(m, id, &l) && wish[i].name && strcmp(wish[i].name, l.name))
-            id++;
-        if (!carat_lora_at(m, id, &l) && wish[i].name)
+        int32_t id = wish[i].name ? lora_find(m, INT32_MAX, wish[i].name) : wish[i].id;
+        if (id < 0 && wish[i].name)
             return problem_set(p, 400, "lora",
                                "the model has no adapter '%.100s' (GET /lora-adapters lists them)",
                                wish[i].name);

@@ -6,6 +6,9 @@
 
 /* Tokenizes bad_words, the texts of logit_bias and the prediction: rq->bad, more entries of
  * rq->sampling.bias, rq->predicted. Once per request, by the connection's thread. */
+/* The adapter of this name among the first n of m; -1: none. As in names of models, case does not
+ * matter, but for two that differ by it alone. */
+int32_t lora_find(const carat_model *m, int32_t n, const char *name);
 /* The adapters of m that a list names. */
 bool loras_named(const lora_wish *wish, int32_t n, const carat_model *m, arena *mem,
                  carat_lora_use **out, problem *p);

@@ -43,6 +43,7 @@ struct offer {
     bool no_gpu;    /* these stay there */
     float lora_scale[LORA_FILES_MAX]; /* of --lora, as they were when it was unloaded */
     int32_t n_lora_scales;            /* 0: it was not */
+    lora_history loras;
 };
 
 struct catalog {

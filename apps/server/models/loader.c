@@ -279,6 +279,7 @@ static status open_model(catalog *c, offer *o, served **m, err *e)
     const served_ask ask = {.path = o->path,
                             .name = offer_title(c, o),
                             .n_ctx = o->n_ctx,
+                            .loras = &o->loras,
                             .room = check_room,
                             .go_on = go_on_loading,
                             .user = &l};
@@ -326,9 +327,18 @@ static void load(catalog *c, offer *o)
     tell_state(c, o);
     if (!offer_leads(c, o))
         log_line(c->s, "loading %s", o->name);
+    o->loras.alone = false;
     status st = make_and_load(c, o, &m, &e);
+    if (st && st != E_CANCELLED && o->loras.more && !o->stop && !draining(c)) {
+        /* Adapters that were made since do not end the service of those who do without. */
+        log_line(c->s, "%s is loaded without the adapters that were made since: %s", o->name,
+                 e.text);
+        o->loras.alone = true;
+        st = make_and_load(c, o, &m, &e);
+    }
     if (!st) {
         m->offer = o;
+        loras_remember(m, &o->loras);
         loras_set_again(m, o->lora_scale, o->n_lora_scales);
         describe(o, m);
         if (!passes_add(c->s, m))

@@ -7,6 +7,7 @@
 #include "apps/jsonw.h"
 #include "apps/server/models/info.h"
 #include "apps/server/models/served.h"
+#include "base/mem.h"
 
 #include <string.h>
 #include <strings.h>
@@ -29,9 +30,43 @@ static bool has_file(const lora_files *f, int32_t n, const char *path)
     return false;
 }
 
-int32_t loras_of_made(server *s, const char *weights, lora_files *f, int32_t n, arena *mem)
+/* Those that the model had are first, in their order. Returns the number of all that are loaded. */
+static int32_t as_before(lora_history *had, lora_files *f, int32_t first, int32_t n)
+{
+    int32_t at = first;
+    for (int32_t k = 0; k < had->n; k++)
+        for (int32_t i = at; i < n; i++)
+            if (!strcmp(f->at[i].path, had->path[k])) {
+                carat_lora l = f->at[i];
+                memmove(&f->at[at + 1], &f->at[at], (size_t)(i - at) * sizeof l);
+                f->at[at++] = l;
+                break;
+            }
+    had->more = at < n;
+    return had->alone ? at : n;
+}
+
+void loras_forget(lora_history *had)
+{
+    for (int32_t i = 0; i < had->n; i++)
+        mem_free(had->path[i]);
+    had->n = 0;
+}
+
+void loras_remember(const served *m, lora_history *had)
+{
+    carat_lora_info l;
+    loras_forget(had);
+    for (int32_t i = m->s->o->lora.files.n; carat_lora_at(m->model, i, &l); i++)
+        if ((had->path[had->n] = mem_strdup(l.path)))
+            had->n++;
+}
+
+int32_t loras_of_made(server *s, const char *weights, lora_history *had, lora_files *f, int32_t n,
+                      arena *mem)
 {
     const made_model *made;
+    const int32_t first = n;
     size_t n_made = 0;
     err e = {0};
     if (made_list(mem, &made, &n_made, &e))
@@ -57,7 +92,7 @@ int32_t loras_of_made(server *s, const char *weights, lora_files *f, int32_t n, 
                 f->at[n++] = (carat_lora){.path = adapter[k], .scale = 0};
         }
     }
-    return n;
+    return as_before(had, f, first, n);
 }
 
 int32_t loras_scales(const served *m, float scale[LORA_FILES_MAX])
@@ -112,14 +147,11 @@ bool loras_may_load(const beginning *b, const served *m, const char *lacking, pr
 
 /* ---- Of requests ---- */
 
-/* The adapter of --lora of this name; -1: none. */
+/* The adapter of --lora of this name; -1: none. As in names of models, case does not matter, but
+ * for two that differ by it alone. */
 static int32_t named(const served *m, const char *name)
 {
-    carat_lora_info l;
-    for (int32_t i = 0; i < m->s->o->lora.files.n && carat_lora_at(m->model, i, &l); i++)
-        if (!strcmp(l.name, name))
-            return i;
-    return -1;
+    return lora_find(m->model, m->s->o->lora.files.n, name);
 }
 
 bool loras_has(const served *m, const char *name)

@@ -11,9 +11,13 @@
 #include "apps/server/http/exchange.h"
 
 /* Adds the adapters of made models of these weights (NULL: the bundled model) to f, which has n.
- * Those that do not fit are left out, and the log says so. Returns their number then. mem: of their
- * paths. */
-int32_t loras_of_made(server *s, const char *weights, lora_files *f, int32_t n, arena *mem);
+ * Those that do not fit are left out, and the log says so. Those that the model had come first, in
+ * their order: their ids stay. Returns the number of all. mem: of their paths. */
+int32_t loras_of_made(server *s, const char *weights, lora_history *had, lora_files *f, int32_t n,
+                      arena *mem);
+/* The model has these now. Without memory it remembers fewer. */
+void loras_remember(const served *m, lora_history *had);
+void loras_forget(lora_history *had);
 /* The scales of --lora, which clients may have set: those of a model that is unloaded, and set in the
  * same model when it is loaded again. The first returns their number. */
 int32_t loras_scales(const served *m, float scale[LORA_FILES_MAX]);

@@ -121,6 +121,7 @@ void offers_free(catalog *c)
         served_close(o->m);
         mem_free(o->name);
         mem_free(o->path);
+        loras_forget(&o->loras);
         mem_free(o);
     }
 }

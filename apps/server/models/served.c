@@ -258,7 +258,7 @@ static status load(served *m, const served_ask *ask, err *e)
     status st = lora_options_apply(&o->lora, &loras, &mo, e);
     if (!st)
         mo.n_loras =
-            ask->scorer ? 0 : loras_of_made(m->s, ask->path, &loras, mo.n_loras, &mem);
+            ask->scorer ? 0 : loras_of_made(m->s, ask->path, ask->loras, &loras, mo.n_loras, &mem);
     st = st ? st : named_open(ask->path, &mo, &m->model, e);
     lora_files_free(&loras);
     arena_free(&mem);

@@ -7,6 +7,7 @@
 #ifndef APPS_SERVER_SERVED_H
 #define APPS_SERVER_SERVED_H
 
+#include "apps/lora_options.h"
 #include "apps/server/dialects/answer.h"
 #include "apps/server/answers/replay.h"
 #include "apps/server/server.h"
@@ -43,10 +44,19 @@ typedef struct served {
 } served;
 
 /* Which model to load. */
+/* The adapters of made models that a model had when it was loaded last. */
+typedef struct lora_history {
+    char *path[LORA_FILES_MAX];
+    int32_t n;
+    bool alone; /* no others are to be loaded */
+    bool more;  /* others were */
+} lora_history;
+
 typedef struct served_ask {
     const char *path; /* NULL: the bundled model */
     const char *name; /* for clients; NULL: the model's own. Outlives the served */
     int32_t n_ctx;    /* the context, where --ctx does not say it; 0: the server's own */
+    lora_history *loras; /* of a scorer NULL */
     bool scorer;      /* it scores texts for other models: one slot, on the CPU */
     /* May it be loaded? p: the plan of its batch. Called before weights are read; another status
      * than OK ends the loading with it. m has model, info and session. */
