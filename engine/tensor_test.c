@@ -6,6 +6,7 @@
 #include "apps/commands.h"
 #include "base/mem.h"
 #include "carat.h"
+#include "engine/disk.h"
 #include "engine/engine_int.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
@@ -200,6 +201,8 @@ typedef struct answer {
     bool done;
 } answer;
 
+static int64_t n_drafted; /* of all answers */
+
 static bool keep(void *user, const carat_event *ev)
 {
     answer *a = user;
@@ -210,7 +213,7 @@ static bool keep(void *user, const carat_event *ev)
 
 static void ended(void *user, carat_status st, const carat_error *e, const carat_timings *t)
 {
-    (void)t;
+    n_drafted += t->n_drafted;
     CHECK_EQ(st, CARAT_OK);
     CHECK(!e || !e->text[0]);
     ((answer *)user)->done = true;
@@ -259,6 +262,42 @@ PLAIN_TEST(answers_of_a_batch_are_the_same_on_any_number_of_devices)
             carat_model_close(m);
         }
     }
+}
+
+/* Lookup proposes, the ranks verify: the text is the one without drafts. */
+PLAIN_TEST(drafts_by_lookup_change_no_answer_of_a_tensor_split)
+{
+    const char *path = made("tiny-dense", "f32");
+    int32_t ids[N_PROMPT];
+    answer plain[JOBS], drafted[JOBS];
+    carat_error e = {0};
+    for (int32_t i = 0; i < N_PROMPT; i++)
+        ids[i] = 5 + i % 7; /* what repeats is proposed */
+    carat_model *m = open_split(path, 1), *d;
+    const carat_model_options o = {.device = devices[1], .split = "tensor", .draft = "lookup"};
+    CHECK_OK(carat_model_open(path, &o, &d, &e), e);
+    answer_all(m, &(prompt){N_PROMPT, 320, ids}, plain);
+    CHECK_EQ(n_drafted, 0);
+    answer_all(d, &(prompt){N_PROMPT, 320, ids}, drafted);
+    CHECK(n_drafted > 0);
+    CHECK(!memcmp(plain, drafted, sizeof plain));
+    carat_model_close(m);
+    carat_model_close(d);
+}
+
+/* Keys in files: those of a whole model have other bits. */
+TEST(files_of_a_tensor_split_are_not_those_of_a_whole_model)
+{
+    const char *path = made("tiny-dense", "f32");
+    uint64_t of[3][2];
+    carat_error e = {0};
+    carat_model *m[3] = {NULL, open_split(path, 1), open_split(path, 2)};
+    CHECK_OK(carat_model_open(path, &(carat_model_options){.device = "cpu"}, &m[0], &e), e);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(disk_identity(&m[i]->core, of[i], &e), e);
+        carat_model_close(m[i]);
+    }
+    CHECK(of[0][0] != of[1][0] && of[1][0] == of[2][0] && of[1][1] == of[2][1]);
 }
 
 /* ---- Memory, failures, refusals ------------------------------------------------------------- */
