@@ -35,6 +35,8 @@ void device_print_plan(FILE *f, const carat_memory_plan *p)
         if (p->n_devices > 1 && s->n_layers)
             fprintf(f, ": layers %" PRId32 " to %" PRId32, s->first_layer,
                     s->first_layer + s->n_layers - 1);
+        if (s->crossing_bytes)
+            fprintf(f, "; %.1f KiB come to it for each token", (double)s->crossing_bytes * 0x1p-10);
         fputc('\n', f);
     }
     if (p->scorer_bytes)

@@ -149,6 +149,8 @@ static int run_fit(const command *c, int argc, char **argv)
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
     mo.session = &so;
+    if (!mo.device && !mo.gpus && !mo.split && !mo.gpu_split && !o.gpu)
+        mo.gpus = "auto"; /* GPUs are looked for, though nothing is loaded */
     status st = o.gpu && (o.where.gpu_mb || device_lists_gpus(&o.where))
                     ? err_set(&e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
                               o.where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers")

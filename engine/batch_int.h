@@ -113,7 +113,8 @@ struct slot {
     bool previewed;  /* the prompt's last rows have chosen the pages, and are computed again */
     bool alone;      /* a pass with its rows failed: they are computed alone, which shows whether it
                         failed because of them */
-    int64_t used_at; /* step of its last use */
+    int64_t n_reused; /* tokens of the job that were in the cache when it began */
+    int64_t used_at;  /* step of its last use */
     int32_t most;    /* rows that the next pass may have of the job; 0: it waits for pages */
     status st;       /* of its rows in the current pass */
     err e;

@@ -58,6 +58,7 @@ void begin_job(carat_batch *b, slot *s, job *j)
     else if (!st)
         timeline_prepare(&s->t, j->ids, j->n);
     report_prompt(&j->r, j->n, &s->t);
+    s->n_reused = s->t.kv.n_past;
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = j->id;
     if (j->cancelled)

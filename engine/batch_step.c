@@ -8,6 +8,7 @@
  */
 #include "engine/batch_int.h"
 #include "base/clock.h"
+#include "engine/stages.h"
 
 /* The rows of a pass by their kinds. */
 typedef struct pass_rows {
@@ -163,6 +164,10 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most
         if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
         int32_t rows = left < s->most ? left : s->most;
+        int32_t chunk = stages_chunk(b->m->n_stages, b->shape.chunk, b->shape.chunk_least,
+                                     s->job->n - s->n_reused);
+        chunk = chunk < w->least ? w->least : chunk;
+        rows = rows < chunk ? rows : chunk;
         if (w->most && rows > w->most)
             rows = w->most;
         if (w->least > left && w->least <= b->layout.rows_max - n->answers && w->least <= s->most)

@@ -166,11 +166,11 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
 {
     *l = (stage_list){0};
     const char *split = opt->split ? opt->split : "layers";
-    if (opt->gpus && !lists_gpus(opt) && (opt->gpu_split || !may_choose(opt)))
+    if (opt->gpus && !lists_gpus(opt) &&
+        (is_named(opt) || opt->gpu_split || !strcmp(split, "none")))
         return err_set(e, E_ARG,
-                       "--gpus auto leaves the choice of GPUs open, and another option (--device, "
-                       "--gpu-split, --split none, --gpu-layers, --cpu-experts or one for experts) "
-                       "does not");
+                       "--gpus auto leaves the choice of GPUs open, and --device, --gpu-split or "
+                       "--split none does not");
     if (opt->gpus && is_named(opt))
         return err_set(e, E_ARG, "--gpus %.40s and --device %.40s: expected one of the two",
                        opt->gpus, opt->device);
@@ -243,7 +243,7 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, const s
     for_cpu |= is_wrapped(opt) && !forced;
     because(m, for_cpu ? "options for CPU kernels or wrappers were given"
                        : "nothing is computed, so no GPU was looked for");
-    if (for_cpu || (opt->vocab_only && !forced))
+    if (for_cpu || (opt->vocab_only && !forced && !opt->gpus))
         return OK;
     status st = open_gpu(&m->dev, opt, l, l->n - 1, &why);
     if (st && (forced || st == E_MEMORY)) /* the host lacks memory, for a CPU too */

@@ -6,11 +6,14 @@
  */
 #include "carat.h"
 #include "base/mem.h"
+#include "engine/batch_int.h"
 #include "engine/engine_int.h"
+#include "engine/stages.h"
 #include "num/num.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <string.h>
 
 static carat_model *open_on(const char *path, const char *devices, int32_t gpu_layers, bool experts)
@@ -156,6 +159,62 @@ PLAIN_TEST(layers_shared_by_devices_compute_what_one_does)
     }
 }
 
+TEST(chunks_keep_every_stage_at_work)
+{
+    enum { LEAST = STAGES_CHUNK_LEAST };
+    for (int64_t n = 1; n < 300000; n = n * 5 / 4 + 1) {
+        CHECK_EQ(stages_chunk(1, 2048, LEAST, n), 2048);
+        CHECK_EQ(stages_chunk(4, 2048, 2048, n), 2048); /* --chunk */
+        CHECK_EQ(stages_chunk(4, 300, LEAST, n), 300);
+        for (int32_t stages = 2; stages <= 8; stages++) {
+            int32_t rows = stages_chunk(stages, 2048, LEAST, n);
+            double n_chunks = (double)n / rows;
+            CHECK(rows >= LEAST && rows <= 2048);
+            CHECK(rows <= stages_chunk(stages - 1, 2048, LEAST, n));
+            /* An eighth more than an even share at most, while chunks can be shorter; and no
+             * chunk is shorter than that takes. */
+            CHECK(rows == LEAST || floor(n_chunks) >= 8 * (stages - 1));
+            CHECK(rows == 2048 || floor(n_chunks / 2) < 8 * (stages - 1));
+        }
+    }
+    CHECK_EQ(stages_chunk(2, 2048, LEAST, 32768), 2048);
+    CHECK_EQ(stages_chunk(4, 2048, LEAST, 32768), 1024);
+    CHECK_EQ(stages_chunk(2, 2048, LEAST, 4096), 512);
+}
+
+/* Passes of a prompt of n tokens in a batch of its own. */
+static int32_t n_passes(carat_model *m, const carat_session_options *o, int32_t n)
+{
+    int32_t *ids = mem_calloc((size_t)n, sizeof *ids);
+    carat_session *s;
+    carat_error e = {0};
+    CHECK_OK(carat_session_open(m, o, &s, &e), e);
+    CHECK_OK(carat_eval(s, ids, n, NULL, NULL, &e), e);
+    int32_t passes = (int32_t)s->b.n_passes;
+    carat_session_close(s);
+    mem_free(ids);
+    return passes;
+}
+
+TEST(prompts_of_stages_are_cut_into_more_chunks)
+{
+    enum { N = 1100 };
+    const carat_session_options open = {.n_ctx = N, .checkpoint_mb = -1},
+                                named = {.n_ctx = N, .chunk = 1024, .checkpoint_mb = -1};
+    fidelity f;
+    fidelity_open(&f, "qwen3");
+    const char *path = fidelity_write(&f, &(fidelity_file){.set_key = "qwen3.context_length",
+                                                           .set_value = 2048});
+    carat_model *one = open_on(path, "cpu", 0, false), *two = open_on(path, "cpu,cpu", 0, false);
+    one->dev->chunk_rows = two->dev->chunk_rows = 1024; /* as on a GPU */
+    CHECK_EQ(n_passes(one, &open, N), 2);
+    CHECK_EQ(n_passes(two, &open, N), 3);
+    CHECK_EQ(n_passes(two, &named, N), 2);
+    carat_model_close(one);
+    carat_model_close(two);
+    fidelity_close(&f);
+}
+
 static void saves_and_restores(const char *devices, bool park)
 {
     fidelity f;
@@ -202,10 +261,12 @@ TEST(divided_plans_are_what_is_taken)
     fidelity f;
     fidelity_open(&f, "all");
     const char *path = fidelity_write(&f, &(fidelity_file){.type = NUM_Q8_0});
-    for (int divided = 0; divided < 3; divided++) {
+    for (int shape = 0; shape < 6; shape++) { /* with a CPU beside, then stages alone */
         const char *const devices[] = {"cpu", "cpu,cpu", "cpu,cpu,cpu"};
+        int divided = shape % 3;
+        bool beside = divided && shape < 3;
         carat_model *m =
-            open_on(path, devices[divided], divided ? f.n_layer - divided : 0, divided != 0);
+            open_on(path, devices[divided], beside ? f.n_layer - divided : 0, beside);
         carat_session_options o = {.n_ctx = f.n_tokens, .chunk = 16, .checkpoint_mb = -1};
         carat_device_memory before[CARAT_DEVICES_MAX], after[CARAT_DEVICES_MAX];
         carat_memory_plan plan;

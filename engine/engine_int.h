@@ -110,6 +110,7 @@ typedef struct rounds rounds; /* round.h */
 /* The sizes of a session; fixed once it is open. */
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
+    int32_t chunk_least;   /* where stages compute chunks at the same time: stages_chunk */
     int32_t n_pool;        /* tokens of keys in the pool; 0: as many as all timelines need */
     int32_t n_seqs;        /* timelines that share one workspace */
     int32_t verify_rows;   /* most rows of one answer in a pass: its last token, and the drafts */

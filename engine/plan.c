@@ -7,6 +7,7 @@
 #include "engine/engine_int.h"
 #include "engine/experts.h"
 #include "engine/media.h"
+#include "engine/stages.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -151,6 +152,7 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
         shape->chunk *= EXPERT_CHUNKS;
     if (shape->sparse.alpha > 0 && shape->chunk < SPARSE_TILE)
         shape->chunk = SPARSE_TILE; /* whole query blocks */
+    shape->chunk_least = opt->chunk || m->core.encoder ? shape->chunk : STAGES_CHUNK_LEAST;
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->fit.n_ctx ? m->fit.n_ctx : m->core.n_ctx_train;
     if (m->core.encoder && (st = shape_encoder(m, opt, shape, &n_ctx_max, e)))
         return st;
@@ -518,7 +520,8 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .expert_bytes = i == PASS_MAIN ? experts_bytes(m) : 0,
                                  .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0,
-                                 .vision_bytes = towers};
+                                 .vision_bytes = towers,
+                                 .crossing_bytes = c->side[i].crossing_bytes};
         /* The rest of the file counts for the main device, unused tensors included. */
         uint64_t of_file = i == PASS_MAIN ? file_bytes : c->side[i].file_bytes;
         file_bytes -= of_file;

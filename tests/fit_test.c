@@ -359,6 +359,9 @@ static int32_t chosen(const char *path, const int64_t *mib, int32_t n, fitted *f
     snprintf(f->text, sizeof f->text, "%s", i.device_why);
     for (int32_t k = 0; k < p.n_devices; k++) {
         f->n_layers += p.device[k].n_layers;
+        /* Side 1 has the first layers, if the CPU has none. */
+        CHECK(i.fit > CARAT_FIT_KEYS ||
+              (p.device[k].crossing_bytes > 0) == (p.n_devices > 1 && k != 1));
         CHECK_MSG(p.device[k].total_bytes <= p.device[k].available_bytes ||
                       !strncmp(p.device[k].device, "cpu", 3),
                   "%s: %.1f MiB of %.1f", p.device[k].device,
@@ -441,10 +444,8 @@ TEST(gpus_auto_is_refused_beside_what_names_them)
     carat_model *m;
     carat_error e;
     write_hollow("e2b", "q4_k_m", path);
-    const carat_model_options o[] = {{.device = "cpu"},      {.gpu_split = "1,1"},
-                                     {.split = "none"},      {.gpu_layers = 3},
-                                     {.cpu_experts = true}, {.experts_gpu = "0.5"}};
-    for (int i = 0; i < 6; i++) {
+    const carat_model_options o[] = {{.device = "cpu"}, {.gpu_split = "1,1"}, {.split = "none"}};
+    for (int i = 0; i < 3; i++) {
         carat_model_options mo = o[i];
         mo.gpus = "auto";
         mo.vocab_only = true;
@@ -453,6 +454,16 @@ TEST(gpus_auto_is_refused_beside_what_names_them)
         CHECK_EQ(carat_model_open(path, &mo, &m, &e), CARAT_E_ARG);
         CHECK_MSG(strstr(e.text, "--gpus auto leaves"), "%s", e.text);
     }
+    carat_memory_plan p; /* layers that are placed by hand are on one GPU */
+    const carat_model_options placed = {.gpus = "auto",
+                                        .gpu_layers = 30,
+                                        .vocab_only = true,
+                                        .plan_gpu_mb = {24000, 24000}};
+    e = (carat_error){0};
+    CHECK_OK(carat_model_open(path, &placed, &m, &e), e);
+    CHECK_OK(carat_plan(m, &(carat_session_options){.n_outputs = 1}, &p, &e), e);
+    CHECK(p.n_devices == 2 && !strncmp(p.device[1].device, "cpu", 3));
+    carat_model_close(m);
     const carat_model_options listed = {
         .gpus = "0,1", .vocab_only = true, .plan_gpu_mb = {24000, 24000}};
     CHECK_EQ(carat_model_open(path, &listed, &m, &e), CARAT_E_ARG);

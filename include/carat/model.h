@@ -51,7 +51,9 @@ typedef struct carat_model_options {
     const char *device;
     /* Several GPUs, by their numbers: "0,1". Each has a range of the layers; the last one is the main
      * device. A number may come again: then that GPU does the work of two. Answers do not depend on
-     * it, if the GPUs are of one kind. NULL: one device, `device`. */
+     * it, if the GPUs are of one kind. NULL: `device`, and "auto" there takes several if the model
+     * does not fit one as a whole: the fewest with which least is given up. "auto": the same, also of
+     * the GPUs of plan_gpu_mb. */
     const char *gpus;
     /* In which proportion these GPUs have layers: "3,1". NULL: by the plan, so that of each GPU the
      * same part of its memory is taken. */

@@ -24,6 +24,7 @@ typedef struct carat_device_plan {
     uint64_t reserve_bytes;   /* GPUs: at most, for recorded passes, step blocks and libraries */
     uint64_t total_bytes;     /* the sum */
     uint64_t available_bytes; /* free, plus what this model has taken already; 0: unknown */
+    uint64_t crossing_bytes;  /* activations that come from other devices, for each row of a pass */
 } carat_device_plan;
 
 /* The memory that a session needs, by purpose, computed before the session exists. Sums over the

@@ -75,12 +75,10 @@ static status run(failing *t, bool prompt, err *e)
 static int wrong_ends(failing *t, bool prompt, const char *path)
 {
     const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
-    size_t n_bytes = (size_t)t->f->n_vocab * sizeof(float);
-    float *y = mem_calloc(2, n_bytes), *z = y + t->f->n_vocab;
     carat_model *m = NULL;
     carat_session *s = NULL;
-    int n_wrong = !y;
-    for (int i = 0; i < 2 && y; i++) {
+    int n_wrong = 0;
+    for (int i = 0; i < 2; i++) {
         err e = {0};
         status st = run(t, prompt || i, &e);
         n_wrong += st != E_IO || !strstr(e.text, "cuda");
@@ -88,17 +86,11 @@ static int wrong_ends(failing *t, bool prompt, const char *path)
             printf("       ended with %d: %s\n", (int)st, e.text);
     }
     err e = {0};
-    if (!y || carat_model_open(path, &(carat_model_options){.device = "cuda"}, &m, &e) ||
-        carat_session_open(m, &so, &s, &e) ||
-        carat_eval(s, t->f->tokens, PROMPT, y, NULL, &e))
-        n_wrong++;
-    if (s)
-        carat_reset(s);
-    if (!s || carat_eval(s, t->f->tokens, PROMPT, z, NULL, &e) || memcmp(y, z, n_bytes) != 0)
+    if (carat_model_open(path, &(carat_model_options){.device = "cuda"}, &m, &e) ||
+        carat_session_open(m, &so, &s, &e) || carat_eval(s, t->f->tokens, 8, t->x, NULL, &e))
         n_wrong++;
     carat_session_close(s);
     carat_model_close(m);
-    mem_free(y);
     return n_wrong;
 }
 
@@ -190,7 +182,7 @@ void check_faults(rig *g)
         return;
     fidelity_open(&f, "qwen3");
     const char *path = fidelity_write(&f, NULL);
-    for (int32_t k = 0; k < STAGES && !st; k++)
+    for (int32_t k = g->brief; k < (g->brief ? 2 : STAGES) && !st; k++)
         for (int i = 0; i < MOMENTS && !st; i++) {
 #ifdef EMU_CAN_FAIL
             st = check_fault(g, path, &f, k, (moment)i, EMU_FAIL, &e);

@@ -97,6 +97,42 @@ static void put_label(str *o, const char *name, const char *value)
     str_putc(o, '"');
 }
 
+/* The labels of device j. Two GPUs of one kind have the same name. */
+static void put_device_labels(const metrics_model *m, int32_t j, str *o)
+{
+    put_label(o, "device", m->device[j].device);
+    if (m->n_devices > 1)
+        str_printf(o, ",index=\"%" PRId32 "\"", j);
+    if (m->name) {
+        str_putc(o, ',');
+        put_label(o, "model", m->name);
+    }
+}
+
+/* Where the layers of divided models are, and what goes from device to device. */
+static void put_division(const metrics_now *now, str *o)
+{
+    static const char *const name[] = {"device_layers", "device_crossing_bytes"};
+    static const char *const help[] = {
+        "Layers of a divided model on each of its devices.",
+        "Bytes that come from other devices, for each token that a divided model computes."};
+    for (int k = 0; k < 2; k++) {
+        bool begun = false;
+        for (int32_t i = 0; i < now->n_models; i++) {
+            const metrics_model *m = &now->model[i];
+            for (int32_t j = 0; j < m->n_devices && m->n_devices > 1 && m->plan; j++) {
+                if (!begun)
+                    head(o, name[k], "gauge", help[k]);
+                begun = true;
+                str_printf(o, "carat_%s{", name[k]);
+                put_device_labels(m, j, o);
+                str_printf(o, "} %" PRIu64 "\n",
+                           k ? m->plan[j].crossing_bytes : (uint64_t)m->plan[j].n_layers);
+            }
+        }
+    }
+}
+
 static void put_devices(const metrics_now *now, str *o)
 {
     static const char *const what[] = {"used", "available"};
@@ -107,13 +143,9 @@ static void put_devices(const metrics_now *now, str *o)
             const metrics_model *m = &now->model[i];
             const carat_device_memory *d = &m->device[j / 2];
             str_puts(o, "carat_device_memory_bytes{");
-            put_label(o, "device", d->device);
-            str_putc(o, ',');
             put_label(o, "state", what[j % 2]);
-            if (m->name) {
-                str_putc(o, ',');
-                put_label(o, "model", m->name);
-            }
+            str_putc(o, ',');
+            put_device_labels(m, j / 2, o);
             str_printf(o, "} %" PRIu64 "\n", j % 2 ? d->available_bytes : d->used_bytes);
         }
 }
@@ -305,6 +337,7 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         put_row(now, &rows[i], o);
     put_devices(now, o);
+    put_division(now, o);
     number(o, "resident_memory_bytes", "gauge", "Resident memory of the process.",
            resident_bytes());
     put_histogram(o, "time_to_first_token_seconds", "From a request to its first token.", &m->ttft);

@@ -314,6 +314,7 @@ static void look_at_model(served *m, metrics_model *now)
         return;
     now->weight_bytes = m->plan.weight_bytes;
     now->n_devices = carat_memory(m->model, now->device);
+    now->plan = m->plan.device;
     carat_experts(m->model, &now->experts);
     for (int32_t i = 0; i < now->batch.n_slots && i < SLOTS_MAX; i++)
         now->kv_tokens += (uint64_t)slots[i].n_past;

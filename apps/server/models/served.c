@@ -75,6 +75,10 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
                  (double)d->kv_swa_bytes * 0x1p-20, (double)d->kv_global_bytes * 0x1p-20,
                  (double)d->scratch_bytes * 0x1p-20, (double)d->reserve_bytes * 0x1p-20,
                  (double)d->available_bytes * 0x1p-20);
+        if (p.n_devices > 1 && d->n_layers)
+            log_line(s, "plan: layers %d to %d on %s; %.1f KiB come from other devices for a token",
+                     d->first_layer, d->first_layer + d->n_layers - 1, d->device,
+                     (double)d->crossing_bytes * 0x1p-10);
         if (d->recurrent_bytes)
             log_line(s, "plan: %s recurrent states on %s: %.1f MiB", whose, d->device,
                      (double)d->recurrent_bytes * 0x1p-20);
