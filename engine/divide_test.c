@@ -376,6 +376,61 @@ TEST(any_device_of_a_divided_model_may_fail_a_pass)
     fidelity_close(&f);
 }
 
+static int32_t passes_to_failure;
+
+static status broken_later(const device *d, err *e)
+{
+    return --passes_to_failure < 0 ? err_set(e, E_IO, "%s: it has left the bus", d->name) : OK;
+}
+
+/* In a later chunk of a prompt, and in a token of an answer. The call ends, and another model goes
+ * on; the timeline ends before the pass that failed. */
+TEST(a_device_that_fails_in_the_middle_ends_the_call)
+{
+    enum { CHUNK = 4, N = 24, AT = 3 };
+    fidelity f;
+    fidelity_open(&f, "qwen3");
+    const char *path = fidelity_write(&f, NULL);
+    carat_model *m = open_on(path, "cpu,cpu,cpu", 0, false);
+    carat_model *other = open_on(path, "cpu,cpu", 0, false);
+    carat_session_options o = {.n_ctx = 32, .chunk = CHUNK, .checkpoint_mb = -1};
+    carat_session *s, *t;
+    carat_error e = {0};
+    size_t n_bytes = (size_t)f.n_vocab * sizeof(float);
+    float *a = mem_calloc(1, n_bytes), *b = mem_calloc(1, n_bytes);
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    CHECK_OK(carat_session_open(other, &o, &t, &e), e);
+    CHECK_OK(carat_eval(t, f.tokens, N, b, NULL, &e), e);
+    CHECK_OK(carat_append(t, f.tokens + N, 1, false, b, &e), e);
+    for (int32_t k = 0; k < 3; k++)
+        for (int token = 0; token < 2; token++) {
+            carat_reset(s);
+            if (token)
+                CHECK_OK(carat_eval(s, f.tokens, N, a, NULL, &e), e);
+            passes_to_failure = token ? 0 : AT;
+            model_device(m, k)->failed = broken_later;
+            CHECK_STATUS(token ? carat_append(s, f.tokens + N, 1, false, a, &e)
+                               : carat_eval(s, f.tokens, N, a, NULL, &e),
+                         E_IO);
+            CHECK(strstr(e.text, "it has left the bus"));
+            CHECK_EQ(carat_session_n_past(s), token ? N : AT * CHUNK);
+            e = (carat_error){0};
+            carat_reset(t);
+            CHECK_OK(carat_eval(t, f.tokens, N, a, NULL, &e), e);
+            model_device(m, k)->failed = NULL;
+            CHECK_OK(carat_eval(s, f.tokens, N, a, NULL, &e), e);
+            CHECK_OK(carat_append(s, f.tokens + N, 1, false, a, &e), e);
+            CHECK(!memcmp(a, b, n_bytes));
+        }
+    mem_free(a);
+    mem_free(b);
+    carat_session_close(s);
+    carat_session_close(t);
+    carat_model_close(m);
+    carat_model_close(other);
+    fidelity_close(&f);
+}
+
 typedef struct divided_open {
     const fidelity *f;
     const char *path;
