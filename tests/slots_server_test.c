@@ -142,3 +142,23 @@ TEST(slots_are_refused_without_a_directory)
     says(&s, "/slots/0?action=erase", "{}", 200, "\"n_erased\":0");
     stop(&s);
 }
+
+/* The file of a slot has no keys of a drafter. The answer after a restore is the same, with drafts
+ * that were computed anew. */
+TEST(slots_are_restored_beside_a_drafter)
+{
+    served s;
+    char first[64], again[64];
+    start_toy(&s, ARGS("--parallel", "1", "--checkpoint-mb", "0", "--draft", toy_model_write(NULL),
+                       "--slot-save-path", directory()));
+    CHECK_EQ(cached(&s, "60,\"ignore_eos\":true", first, sizeof first), 0);
+    says(&s, "/slots/0?action=erase", "{}", 200, "\"n_erased\":");
+    CHECK_EQ(cached(&s, "1", again, sizeof again), 0);
+    CHECK(saved(&s, "drafts") > 10);
+    /* Another conversation in the slot, so the drafter's keys are of that one. */
+    says(&s, "/completion", "{\"prompt\":\"other words than those\",\"n_predict\":9}", 200, "content");
+    says(&s, "/slots/0?action=restore", "{\"filename\":\"drafts\"}", 200, "\"n_restored\":");
+    CHECK(cached(&s, "60,\"ignore_eos\":true", again, sizeof again) > 10);
+    CHECK_STR(again, first);
+    stop(&s);
+}
