@@ -372,6 +372,48 @@ TEST(any_rank_may_fail_a_pass)
     carat_model_close(m);
 }
 
+static void no_norm(pass *p, mat y, mat x, const weight *w, float eps)
+{
+    (void)y, (void)x, (void)w, (void)eps;
+    if (!pass_failed(p) && !p->dry)
+        err_set(&p->e, E_IO, "this rank norms nothing");
+}
+
+static const device_ops *counted;
+static int32_t n_adds;
+static void count_add(pass *p, mat y, mat a, mat b)
+{
+    n_adds += !p->dry;
+    counted->add(p, y, a, b);
+}
+
+/* A rank that fails before the first meeting comes to none: the others end there. */
+TEST(a_rank_that_comes_to_no_meeting_ends_the_others)
+{
+    const int32_t ids[2] = {1, 2};
+    carat_model *m = open_split(made("tiny-dense", "f32"), 4);
+    carat_session *s;
+    carat_error e = {0};
+    device *first = model_device(m, 0), *last = model_device(m, 3);
+    const device_ops *op = last->op;
+    device_ops bad = *op, counts = *first->op;
+    counted = first->op;
+    CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = 64}, &s, &e), e);
+    bad.rms_norm = no_norm;
+    counts.add = count_add;
+    last->op = &bad;
+    first->op = &counts;
+    CHECK_STATUS(carat_eval(s, ids, 2, NULL, NULL, &e), E_IO);
+    CHECK(strstr(e.text, "norms nothing"));
+    CHECK_EQ(n_adds, 0);
+    last->op = op;
+    first->op = counted;
+    e = (carat_error){0};
+    CHECK_OK(carat_eval(s, ids, 2, NULL, NULL, &e), e);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
 static status open_and_run(void *arg, err *e)
 {
     const int32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
