@@ -30,7 +30,7 @@ static const toml *at(const toml *t, const char *path)
 
 TEST(toml_reads_what_the_specification_shows)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const toml *t = parsed(
         &mem, "\xef\xbb\xbf# a comment\r\n"
               "key = \"value\" # behind\n"
@@ -72,7 +72,6 @@ TEST(toml_reads_what_the_specification_shows)
     CHECK(at(t, "j/l/k")->integer == 3 && at(t, "j/m")->integer == 4);
     CHECK(at(t, "fruit/apple/taste/sweet")->truth);
     CHECK_EQ(at(t, "bare-key_1")->line, 3);
-    arena_free(&mem);
 }
 
 TEST(toml_reads_dates_and_arrays_of_tables)
@@ -85,7 +84,7 @@ TEST(toml_reads_dates_and_arrays_of_tables)
                                         "2000-02-29",
                                         "07:32:00",
                                         "00:32:60.999999"};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     char text[64];
     for (size_t i = 0; i < sizeof dates / sizeof *dates; i++) {
         snprintf(text, sizeof text, "a = [%s, 1] # c\n", dates[i]);
@@ -109,7 +108,6 @@ TEST(toml_reads_dates_and_arrays_of_tables)
     CHECK(f->last == f->first->next->next);
     CHECK_STR(at(at(f->last, "varieties")->first, "name")->text, "c");
     CHECK_EQ(at(t, "other/x")->integer, 1);
-    arena_free(&mem);
 }
 
 TEST(toml_refuses_what_the_specification_forbids)
@@ -180,13 +178,12 @@ TEST(toml_refuses_what_the_specification_forbids)
                                          {"\"\"\"a\"\"\" = 1", "expected '='"},
                                          {"a = \xff", "not UTF-8"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         const toml *root;
         err e = {0};
         status st = toml_parse(&root, bad[i][0], strlen(bad[i][0]), "t", &mem, &e);
         CHECK_MSG(st == E_FORMAT && strstr(e.text, bad[i][1]), "%s: %s '%s', expected '%s'",
                   bad[i][0], carat_status_name(st), e.text, bad[i][1]);
-        arena_free(&mem);
     }
 }
 
@@ -194,8 +191,8 @@ TEST(toml_refuses_what_the_specification_forbids)
 TEST(toml_finds_each_of_many_keys)
 {
     enum { N = 20000 };
-    arena mem = {0};
-    str text = {0};
+    AUTO(arena_free) arena mem = {0};
+    AUTO(str_free) str text = {0};
     const toml *root;
     err e = {0};
     for (int i = 0; i < N; i++)
@@ -210,8 +207,6 @@ TEST(toml_finds_each_of_many_keys)
     str_puts(&text, "[t.k77]\n");
     CHECK_EQ(toml_parse(&root, text.at, text.n, "t", &mem, &e), E_FORMAT);
     CHECK(strstr(e.text, "line 155"));
-    arena_free(&mem);
-    str_free(&text);
 }
 
 static const char settings[] =
@@ -224,9 +219,8 @@ static const char settings[] =
 
 static status take(void *arg, err *e)
 {
-    config f = {0};
+    AUTO(config_free) config f = {0};
     status st = config_take(&f, arg, strlen(arg), "/dir/c.toml", false, e);
-    config_free(&f);
     return st;
 }
 
@@ -273,13 +267,12 @@ TEST(config_errors_name_file_line_and_what_was_meant)
 static status take_and_apply(void *arg, err *e)
 {
     static char opts[65536]; /* larger than any command's options */
-    config f = {0};
+    AUTO(config_free) config f = {0};
     (void)arg;
     memset(opts, 0, sizeof opts);
     status st = config_take(&f, settings, strlen(settings), "/dir/c.toml", false, e);
     if (!st)
         st = config_apply(&f, &command_run, "quick", opts, e);
-    config_free(&f);
     return st;
 }
 
@@ -290,7 +283,7 @@ TEST(config_without_memory)
 
 static void runs(int code, const char *out, const char *says, const char *const *args)
 {
-    spawned s;
+    AUTO(spawned_free) spawned s;
     spawn_carat(&s, NULL, args);
     CHECK_MSG(s.code == code, "exit status %d, expected %d; stderr: %s", s.code, code,
               str_text(&s.err));
@@ -298,7 +291,6 @@ static void runs(int code, const char *out, const char *says, const char *const 
               out);
     CHECK_MSG(!says || strstr(str_text(&s.err), says), "'%s' should hold '%s'", str_text(&s.err),
               says);
-    spawned_free(&s);
 }
 
 TEST(config_presets_environment_and_command_line_in_order)

@@ -46,7 +46,7 @@ TEST(conversations_are_numbered_found_and_removed)
     const char *dir = enter_state();
     char path[700];
     struct stat sb;
-    talk_list l;
+    AUTO(conversations_free) talk_list l;
     int64_t n;
     err e = {0};
     CHECK_OK(conversations_list(&l, &e), e);
@@ -80,7 +80,6 @@ TEST(conversations_are_numbered_found_and_removed)
     CHECK_EQ(keep_new("cat"), 4);
     CHECK_OK(conversations_list(&l, (err_clear(&e), &e)), e);
     CHECK(l.n == 3 && l.at[0].number == 4);
-    conversations_free(&l);
 }
 
 TEST(conversations_changed_by_another_program_become_new_ones)
@@ -123,7 +122,7 @@ TEST(conversations_of_many_programs_at_once)
         }
     for (int i = 0, how; i < PROGRAMS; i++)
         CHECK(wait(&how) > 0 && WIFEXITED(how) && !WEXITSTATUS(how));
-    talk_list l;
+    AUTO(conversations_free) talk_list l;
     err e = {0};
     CHECK_OK(conversations_list(&l, &e), e);
     CHECK_EQ(l.n, PROGRAMS * EACH);
@@ -132,7 +131,6 @@ TEST(conversations_of_many_programs_at_once)
         CHECK_OK(conversations_read(l.at[i].number, &k, NULL, &e), e);
         kept_free(&k);
     }
-    conversations_free(&l);
 }
 
 TEST(conversations_beyond_the_limit_go_by_age)
@@ -149,12 +147,11 @@ TEST(conversations_beyond_the_limit_go_by_age)
         CHECK(!utimensat(AT_FDCWD, path, times, 0));
     }
     CHECK_EQ(keep_new("new"), TALKS_MAX + 4);
-    talk_list l;
+    AUTO(conversations_free) talk_list l;
     err e = {0};
     CHECK_OK(conversations_list(&l, &e), e);
     CHECK(l.n == TALKS_MAX && l.at[0].number == TALKS_MAX + 4 && l.at[1].number == 1);
     CHECK_EQ(l.at[l.n - 1].number, 6);
-    conversations_free(&l);
 }
 
 TEST(conversations_that_are_damaged_are_told)

@@ -38,11 +38,11 @@ static status convert(const char *dir, const char *out, const char *type, const 
 static void compare(const gguf *g, const model_shape *s)
 {
     int32_t n = s->family->list(s, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
-    model_shape *plain;
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM model_shape *plain;
     err e = {0};
     int32_t n_plain;
-    shape_tensor *names;
+    AUTO_MEM shape_tensor *names;
     /* Values are named after the tensors of llama.cpp's dialect. */
     CHECK_OK(shape_named(s->name, &plain, &e), e);
     n_plain = plain->family->list(plain, NULL, 0);
@@ -55,7 +55,7 @@ static void compare(const gguf *g, const model_shape *s)
         const tensor *t = tensor_find(&g->tensors, want->name);
         CHECK_MSG(t && !memcmp(t->ne, want->ne, sizeof t->ne), "%s", want->name);
         double noise = 0, signal = 0;
-        float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
+        AUTO_MEM float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
         const char *name = want->name;
         uint64_t first = 0;
         int32_t at = 0;
@@ -84,11 +84,7 @@ static void compare(const gguf *g, const model_shape *s)
             CHECK_MSG(noise <= (t->type == NUM_F32 ? 0 : 1e-4) * signal, "%s as %s: %g", t->name,
                       num_name(t->type), sqrt(noise / signal));
         }
-        mem_free(x);
     }
-    mem_free(names);
-    mem_free(list);
-    mem_free(plain);
 }
 
 TEST(convert_draft_keeps_every_value)
@@ -116,8 +112,8 @@ TEST(convert_draft_keeps_every_value)
     };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
         char name[32], out[32];
-        model_shape *s;
-        gguf g;
+        AUTO_MEM model_shape *s;
+        AUTO(gguf_close) gguf g;
         err e = {0};
         int64_t v;
         gguf_string text;
@@ -149,8 +145,6 @@ TEST(convert_draft_keeps_every_value)
             CHECK(gguf_get_i64(&g, "tokenizer.ggml.mask_token_id", &v) && v == d->mask_id);
             CHECK(gguf_get_i64(&g, "dflash.sample_from_anchor", &v) && v == d->anchor_first);
         }
-        gguf_close(&g);
-        mem_free(s);
     }
 }
 
@@ -261,7 +255,7 @@ TEST(convert_draft_refuses_contradictions)
     };
     const char *dir = test_temp("bad"), *out = test_temp("bad.gguf");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         err e = {0};
         draft_checkpoint_write(dir, &bad[i].m, &s);
         CHECK_MSG(convert(dir, out, NULL, NULL, NULL, &e), "case %zu (%s) was converted", i,
@@ -269,7 +263,6 @@ TEST(convert_draft_refuses_contradictions)
         CHECK_MSG(strstr(e.text, bad[i].part), "case %zu: \"%s\" lacks \"%s\"", i, e.text,
                   bad[i].part);
         CHECK_EQ(access(out, F_OK), -1);
-        mem_free(s);
     }
 }
 
@@ -310,13 +303,12 @@ TEST(convert_draft_refuses_look_alikes)
     };
     const char *dir = test_temp("alien"), *out = test_temp("alien.gguf");
     for (size_t i = 0; i < sizeof alien / sizeof *alien; i++) {
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         err e = {0};
         draft_checkpoint_write(dir, &alien[i].m, &s);
         status st = convert(dir, out, NULL, NULL, NULL, &e);
         CHECK_MSG(st == E_UNSUPPORTED && strstr(e.text, alien[i].part),
                   "case %zu: \"%s\" lacks \"%s\"", i, e.text, alien[i].part);
-        mem_free(s);
     }
 }
 
@@ -362,8 +354,8 @@ TEST(convert_draft_reads_variants)
          12},
     };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
-        model_shape *s;
-        gguf g;
+        AUTO_MEM model_shape *s;
+        AUTO(gguf_close) gguf g;
         err e = {0};
         int64_t v;
         const char *dir = make_dir(one[i].dir, &one[i].m, &s), *out = test_temp("variant.gguf");
@@ -377,8 +369,6 @@ TEST(convert_draft_reads_variants)
             CHECK_MSG(gguf_item_i64(swa, il, &v) && v == one[i].swa[il], "%s", one[i].dir);
             CHECK_MSG(gguf_item_i64(causal, il, &v) && v == one[i].causal[il], "%s", one[i].dir);
         }
-        gguf_close(&g);
-        mem_free(s);
     }
 }
 
@@ -448,8 +438,8 @@ static bool keep_id(void *user, const carat_event *ev)
 static answer answer_with(const char *target, const char *draft, int64_t *n_drafted)
 {
     static const int32_t prompt[] = {7, 40, 41, 42, 7, 40, 41, 43, 9};
-    carat_model *m;
-    carat_session *s;
+    AUTO_MODEL *m;
+    AUTO_SESSION *s;
     carat_error e = {0};
     carat_timings t;
     answer a = {.n = 0};
@@ -462,8 +452,6 @@ static answer answer_with(const char *target, const char *draft, int64_t *n_draf
     CHECK_OK(carat_session_open(m, &so, &s, &e), e);
     CHECK_OK(carat_generate(s, prompt, 9, &o, keep_id, &a, &t, &e), e);
     *n_drafted = t.n_drafted;
-    carat_session_close(s);
-    carat_model_close(m);
     return a;
 }
 
@@ -494,7 +482,7 @@ TEST(convert_draft_files_run)
 
 static void digest(const char *path, char out[65])
 {
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     sha_stream h;
     err e = {0};
@@ -502,14 +490,13 @@ static void digest(const char *path, char out[65])
     sha256_init(&h);
     sha_put(&h, bytes, n);
     sha_text(&h, out);
-    mem_free(bytes);
 }
 
 /* The same input and options give the same bytes, on every machine. */
 TEST(convert_draft_golden_file)
 {
     const draft_checkpoint m = {LA, .fused = true, .bf16 = true};
-    model_shape *s;
+    AUTO_MEM model_shape *s;
     err e = {0};
     char first[65], second[65];
     const char *dir = make_dir("golden", &m, &s), *out = test_temp("golden.gguf");
@@ -521,7 +508,6 @@ TEST(convert_draft_golden_file)
     digest(out, second);
     CHECK_STR(first, second);
     CHECK_STR(first, "50f41a3d44633d6d9b31f24637e0d43721b0499e7948232c0f8c04c95dec65ad");
-    mem_free(s);
 }
 
 TEST(convert_draft_survives_every_failed_allocation)

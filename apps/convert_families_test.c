@@ -361,13 +361,12 @@ static void put_experts(source_dir *d, const gguf *g, const shape_tensor *st, bo
     char other[64];
     snprintf(other, sizeof other, "blk.%d.ffn_up_exps.weight", (int)st->layer);
     const tensor *up = tensor_find(&g->tensors, other);
-    str both = {0};
+    AUTO(str_free) str both = {0};
     for (uint64_t k = 0; k < t->ne[2]; k++) {
         str_put(&both, (const char *)t->bytes + k * one, (size_t)one);
         str_put(&both, (const char *)up->bytes + k * one, (size_t)one);
     }
     put_source(d, name, t, 2 * t->ne[1], t->ne[2], (const unsigned char *)both.at, both.n);
-    str_free(&both);
 }
 
 static void put_bytes(source_dir *d, const char *name, const uint64_t *ne, int32_t n_dims,
@@ -427,7 +426,7 @@ static void put_turned(source_dir *d, const gguf *g, const shape_tensor *st, con
         part[1] = (const float *)tensor_find(&g->tensors, other)->bytes;
     }
     uint64_t all = rows * every, n = n_experts * n_in * all;
-    float *to = mem_alloc(n * sizeof *to);
+    AUTO_MEM float *to = mem_alloc(n * sizeof *to);
     CHECK(to);
     for (uint64_t e = 0; e < n_experts; e++)
         for (uint64_t i = 0; i < n_in; i++)
@@ -442,7 +441,6 @@ static void put_turned(source_dir *d, const gguf *g, const shape_tensor *st, con
     else
         put_source(d, name, &shape, turned ? n_in : n_experts, turned ? n_experts : 1,
                    (const unsigned char *)to, n * sizeof *to);
-    mem_free(to);
 }
 
 static const char *make_dir(const family_case *c, const gguf *g)
@@ -489,7 +487,7 @@ static const char *make_dir(const family_case *c, const gguf *g)
             put_turned(&d, g, &list[i], name, c->blocks);
             continue;
         }
-        float *own = before_change(&list[i], t);
+        AUTO_MEM float *own = before_change(&list[i], t);
         for (uint64_t k = 0; k < t->n_elements && list[i].change.add != 0; k++)
             own[k] += c->shifted;
         if (is_qwen35(c->name) || !strncmp(c->name, "gemma3", 6))
@@ -501,7 +499,6 @@ static const char *make_dir(const family_case *c, const gguf *g)
             put_taps(&d, name, t, (const unsigned char *)own);
         else
             put_source(&d, name, t, t->ne[1], t->ne[2], (const unsigned char *)own, t->n_bytes);
-        mem_free(own);
     }
     str_puts(&d.head, "} ");
     str_cut(&file, 0);
@@ -545,15 +542,13 @@ static void check_values(const gguf *have, const gguf *want, float part)
 static float *logits_of(const fidelity *f, const char *path)
 {
     err e = {0};
-    carat_model *m = NULL;
-    carat_session *s = NULL;
+    AUTO_MODEL *m = NULL;
+    AUTO_SESSION *s = NULL;
     carat_session_options opt = {.n_ctx = 64, .chunk = 40, .n_outputs = 40, .kv_k = "f32"};
     float *x = mem_calloc(40 * (size_t)f->n_vocab, sizeof *x);
     CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
     CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
     CHECK_OK(carat_append(s, f->tokens, 40, true, x, &e), e);
-    carat_session_close(s);
-    carat_model_close(m);
     return x;
 }
 
@@ -561,8 +556,8 @@ TEST(converted_families_compute_the_same)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char out[64];
-        fidelity f;
-        gguf g;
+        AUTO(fidelity_close) fidelity f;
+        AUTO(gguf_close) gguf g;
         err e = {0};
         uint64_t n_bytes = 0;
         str unknown = {0}, notes = {0};
@@ -584,17 +579,13 @@ TEST(converted_families_compute_the_same)
         CHECK_OK(gguf_open(&made, r.out, true, NULL, NULL, &e), e);
         check_values(&made, &g, changes ? 1e-6f : 0);
         gguf_close(&made);
-        float *want = logits_of(&f, path), *got = logits_of(&f, r.out);
+        AUTO_MEM float *want = logits_of(&f, path), *got = logits_of(&f, r.out);
         float most = 0;
         for (size_t k = 0; k < 40 * (size_t)f.n_vocab; k++)
             most = fmaxf(most, fabsf(want[k] - got[k]));
         CHECK_MSG(cases[i].blocks || most <= (changes ? 1e-3f : 0),
                   "%s: other logits after conversion, by %g", cases[i].name, (double)most);
         str_free(&unknown);
-        mem_free(want);
-        mem_free(got);
-        gguf_close(&g);
-        fidelity_close(&f);
     }
 }
 
@@ -602,11 +593,11 @@ TEST(converted_families_compute_the_same)
 TEST(a_missing_nextn_layer_is_said)
 {
     family_case c = cases[5];
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     gguf g;
     err e = {0};
     uint64_t n_bytes = 0;
-    str notes = {0};
+    AUTO(str_free) str notes = {0};
     CHECK_STR(c.name, "qwen35-nextn");
     c.without_nextn = true;
     fidelity_open(&f, c.name);
@@ -624,8 +615,6 @@ TEST(a_missing_nextn_layer_is_said)
     CHECK_OK(gguf_open(&g, r.out, true, NULL, NULL, &e), e);
     CHECK(!gguf_find(&g, "qwen35.nextn_predict_layers") && g.tensors.n == 109);
     gguf_close(&g);
-    str_free(&notes);
-    fidelity_close(&f);
 }
 
 /* The part of config.json that Qwen's models of vectors share. */
@@ -765,7 +754,7 @@ TEST(the_published_configuration_of_gpt_oss)
         {"\"experts_per_token\":4", "\"experts_per_toke\":4 ", NULL},
         {"\"sliding_window\":128", "\"sliding_window\":0.0", "sliding_window"},
         {"\"num_experts_per_tok\":4", "\"num_experts_per_tok\":9", NULL}};
-    str text = {0};
+    AUTO(str_free) str text = {0};
     model_shape *want, *s = NULL;
     json_t *j;
     err e = {0};
@@ -789,7 +778,7 @@ TEST(the_published_configuration_of_gpt_oss)
              "\"sliding_window\":128,\"swiglu_limit\":7.0,\"tie_word_embeddings\":false,"
              "\"transformers_version\":\"4.55.0.dev0\",\"use_cache\":true,\"vocab_size\":201088}");
     CHECK_OK(shape_named("gpt-oss-20b", &want, &e), e);
-    str unknown = {0};
+    AUTO(str_free) str unknown = {0};
     CHECK(j = json_loads(str_text(&text), 0, NULL));
     CHECK_OK(convert_read_shape(j, "config.json", &s, &unknown, &e), e);
     CHECK_MSG(!unknown.n, "unknown keys: %s", unknown.at);
@@ -813,8 +802,6 @@ TEST(the_published_configuration_of_gpt_oss)
             mem_free(s);
         err_clear(&e);
     }
-    str_free(&unknown);
-    str_free(&text);
     mem_free(want);
 }
 
@@ -846,7 +833,7 @@ static void patch_list(const char *dir, const char *was, const char *is)
     char path[512], *bytes;
     size_t n;
     err e = {0};
-    str file = {0};
+    AUTO(str_free) str file = {0};
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     CHECK_OK(file_read_all(path, 1 << 24, &bytes, &n, &e), e);
     char *at = memmem(bytes, n, was, strlen(was));
@@ -862,15 +849,14 @@ static void patch_list(const char *dir, const char *was, const char *is)
     at += strlen(was);
     str_put(&file, at, n - (size_t)(at - bytes));
     put_file(dir, "model.safetensors", &file);
-    str_free(&file);
     mem_free(bytes);
 }
 
 static status convert_patched(const family_case *c, const char *was, const char *is,
                               const char *out, str *notes, err *e)
 {
-    fidelity f;
-    gguf g;
+    AUTO(fidelity_close) fidelity f;
+    AUTO(gguf_close) gguf g;
     uint64_t n_bytes = 0;
     fidelity_open(&f, c->name);
     CHECK_OK(gguf_open(&g, fidelity_write(&f, &(fidelity_file){.split_experts = true}), true, NULL,
@@ -884,8 +870,6 @@ static status convert_patched(const family_case *c, const char *was, const char 
     if (was)
         patch_list(r.dir, was, is);
     status st = convert_model(&r, &n_bytes, e);
-    gguf_close(&g);
-    fidelity_close(&f);
     return st;
 }
 
@@ -982,7 +966,7 @@ TEST(convert_knows_norms_that_mlx_has_shifted)
 TEST(convert_says_which_known_parts_it_leaves_out)
 {
     family_case c = cases[4];
-    str notes = {0};
+    AUTO(str_free) str notes = {0};
     err e = {0};
     c.extra = "mtp.norm.weight";
     CHECK_OK(convert_case(&c, test_temp("mtp.gguf"), &notes, &e), e);
@@ -998,7 +982,6 @@ TEST(convert_says_which_known_parts_it_leaves_out)
     CHECK_OK(convert_case(&c, test_temp("tied.gguf"), &notes, &e), e);
     CHECK_MSG(notes.n && strstr(notes.at, "lm_head.weight is not the embedding"), "%s",
               str_text(&notes));
-    str_free(&notes);
 }
 
 /* transformers 5 saves a wrapper whose text part says false and that says true itself: it follows
@@ -1009,7 +992,7 @@ TEST(convert_ties_a_wrapper_without_a_head)
     family_case c = cases[4];
     const char *at = strstr(c.config, outside), *in = strstr(c.config, inside);
     const char *out = test_temp("outside.gguf");
-    str notes = {0};
+    AUTO(str_free) str notes = {0};
     CHECK(at && in && at < in);
     for (int tied = 0; tied < 2; tied++) {
         str config = {0};
@@ -1030,14 +1013,13 @@ TEST(convert_ties_a_wrapper_without_a_head)
             gguf_close(&g);
         }
     }
-    str_free(&notes);
 }
 
 /* The shape of a case's configuration after other values; add: "KEY":VALUE, ... or "". */
 static status read_patched(const family_case *c, const char *add, model_shape **s, err *e)
 {
     json_t *config = NULL, *more = NULL;
-    str text = {0};
+    AUTO(str_free) str text = {0};
     size_t n = strlen(add);
     CHECK_OK(json_parse(&config, c->config, strlen(c->config), "config.json", e), *e);
     str_printf(&text, "{%.*s}", (int)(n ? n - 1 : 0), add);
@@ -1047,7 +1029,6 @@ static status read_patched(const family_case *c, const char *add, model_shape **
     status st = convert_read_shape(config, "config.json", s, NULL, e);
     json_decref(more);
     json_decref(config);
-    str_free(&text);
     return st;
 }
 
@@ -1120,7 +1101,7 @@ TEST(rotated_dims_of_a_share_that_is_no_power_of_two)
                 {80, "1", 80},   {80, "1.0", 80}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         char add[400];
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         err e = {0};
         snprintf(add, sizeof add,
                  "\"head_dim\":%d,\"rope_parameters\":{\"rope_theta\":1e7,"
@@ -1144,7 +1125,6 @@ TEST(rotated_dims_of_a_share_that_is_no_power_of_two)
         CHECK_OK(read_patched(&cases[2], add, &s, &e), e);
         CHECK_EQ(((laguna_shape *)s)->n_rot, want[i].dims);
         CHECK_EQ(((laguna_shape *)s)->n_rot_swa, want[i].dims);
-        mem_free(s);
     }
 }
 
@@ -1187,14 +1167,12 @@ TEST(equal_meanings_of_a_configuration_are_taken)
             "\"type\":\"linear\",\"factor\":1.0,\"mrope_section\":[2,1,1]},"},
     };
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-        model_shape *want, *s;
+        AUTO_MEM model_shape *want, *s;
         err e = {0};
         CHECK_OK(read_patched(&cases[same[i].base], "", &want, &e), e);
         CHECK_MSG(!read_patched(&cases[same[i].base], same[i].add, &s, &e), "%s: %s", same[i].add,
                   e.text);
         CHECK_MSG(!memcmp(s, want, s->family->shape_bytes), "%s is another shape", same[i].add);
-        mem_free(s);
-        mem_free(want);
     }
 }
 
@@ -1214,7 +1192,7 @@ TEST(yarn_is_scaled_as_by_the_reference)
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         char add[300];
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         err e = {0};
         snprintf(add, sizeof add,
                  "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e6,%s},",
@@ -1225,7 +1203,6 @@ TEST(yarn_is_scaled_as_by_the_reference)
                   y->magnitude);
         CHECK_EQ(y->n_ctx, want[i].n_ctx);
         CHECK_EQ(y->factor, 4);
-        mem_free(s);
     }
 }
 

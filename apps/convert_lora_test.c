@@ -19,7 +19,7 @@ static void write_table_adapter(const char *dir, int32_t n_vocab, int32_t n_embd
                                  "\"target_modules\":[\"embed_tokens\"]}";
     static const char name[] = "base_model.model.model.embed_tokens.lora_embedding_";
     char path[700];
-    str head = {0}, file = {0};
+    AUTO(str_free) str head = {0}, file = {0};
     uint64_t n_a = 8 * (uint64_t)n_vocab, n_b = 8 * (uint64_t)n_embd;
     str_printf(&head,
                "{\"%sA\":{\"dtype\":\"F32\",\"shape\":[2,%d],\"data_offsets\":[0,%llu]},"
@@ -37,8 +37,6 @@ static void write_table_adapter(const char *dir, int32_t n_vocab, int32_t n_embd
     test_write(path, config, sizeof config - 1);
     snprintf(path, sizeof path, "%s/adapter_model.safetensors", dir);
     test_write(path, file.at, file.n);
-    str_free(&head);
-    str_free(&file);
 }
 
 /* A GGUF file says by no key how many tokens it has. */

@@ -132,7 +132,7 @@ static const char *make_dir(const gguf *g)
 static status convert_dir(const char *dir, const char *out, str *notes, err *e)
 {
     uint64_t n_bytes = 0;
-    str unknown = {0};
+    AUTO(str_free) str unknown = {0};
     const convert_request r = {.dir = dir,
                                .out = out,
                                .mix = weight_mix_named("f32"),
@@ -141,15 +141,14 @@ static status convert_dir(const char *dir, const char *out, str *notes, err *e)
                                .notes = notes};
     status st = convert_model(&r, &n_bytes, e);
     CHECK_MSG(!unknown.n, "unknown keys: %s", str_text(&unknown));
-    str_free(&unknown);
     return st;
 }
 
 static void check_vectors(const fidelity *f, const char *path)
 {
     err e = {0};
-    carat_model *m;
-    carat_session *s;
+    AUTO_MODEL *m;
+    AUTO_SESSION *s;
     float x[96];
     CHECK_OK(carat_model_open(path, &(carat_model_options){.exact_f32 = true}, &m, &e), e);
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = 160, .kv_k = "f32"}, &s, &e),
@@ -165,16 +164,14 @@ static void check_vectors(const fidelity *f, const char *path)
     CHECK(!carat_model_embed_prompt(m, 2, &p)); /* those of the file alone */
     CHECK_STATUS(carat_embed_prompt_named(m, "Clustering", &p, &e), CARAT_E_ARG);
     CHECK(strstr(e.text, "query, document"));
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(a_directory_of_sentence_transformers_is_converted)
 {
-    fidelity f;
-    gguf g;
+    AUTO(fidelity_close) fidelity f;
+    AUTO(gguf_close) gguf g;
     err e = {0};
-    str notes = {0};
+    AUTO(str_free) str notes = {0};
     fidelity_open(&f, "encoder");
     CHECK_OK(gguf_open(&g, fidelity_write(&f, NULL), true, NULL, NULL, &e), e);
     const char *dir = make_dir(&g), *out = test_temp("sentence.gguf");
@@ -224,7 +221,4 @@ TEST(a_directory_of_sentence_transformers_is_converted)
              "[" MODULE("0", "", "Transformer") "," MODULE("1", "1_Pooling", "Pooling") "]");
     CHECK_OK(convert_dir(dir, out, &notes, &e), e);
     CHECK(strstr(str_text(&notes), "without them"));
-    str_free(&notes);
-    gguf_close(&g);
-    fidelity_close(&f);
 }

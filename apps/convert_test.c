@@ -108,12 +108,12 @@ static float value_of(const char *name, uint64_t i)
 static void put_weights(const char *dir, const gemma4_shape *s, const made *m)
 {
     int32_t n = table_list(&s->common, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
-    str index = {0};
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO(str_free) str index = {0};
     table_list(&s->common, list, n);
     str_puts(&index, "{\"metadata\":{},\"weight_map\":{");
     for (int shard = 0; shard < m->shards; shard++) {
-        str head = {0}, data = {0}, file = {0};
+        AUTO(str_free) str head = {0}, data = {0}, file = {0};
         char name[64];
         if (m->shards > 1)
             snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", shard + 1, m->shards);
@@ -158,15 +158,10 @@ static void put_weights(const char *dir, const gemma4_shape *s, const made *m)
         str_put(&file, head.at, head.n);
         str_put(&file, str_text(&data), data.n);
         put_file(dir, name, &file);
-        str_free(&head);
-        str_free(&data);
-        str_free(&file);
     }
     str_puts(&index, "}}");
     if (m->shards > 1)
         put_file(dir, "model.safetensors.index.json", &index);
-    str_free(&index);
-    mem_free(list);
 }
 
 static const char *const special[] = {"<pad>",      "<eos>",           "<bos>",   "<unk>",
@@ -177,7 +172,7 @@ enum { N_SPECIAL = 10, FIRST_BYTE = 16, FIRST_LETTER = FIRST_BYTE + 256, N_SUPPR
 /* 10 markers, a gap, 256 bytes, some letters and one merge; ends before the shape's vocabulary. */
 static void put_tokenizer(const char *dir, const made *m)
 {
-    str t = {0};
+    AUTO(str_free) str t = {0};
     str_puts(&t, "{\"version\":\"1.0\",\"added_tokens\":[");
     for (int i = 0; i < N_SPECIAL; i++)
         str_printf(&t, "%s{\"id\":%d,\"content\":\"%s\",\"special\":true}", i ? "," : "", i,
@@ -214,7 +209,6 @@ static void put_tokenizer(const char *dir, const made *m)
         str_puts(&t, ",5");
     str_puts(&t, ",-1,1.5,\"x\",99999999]}"); /* no tokens of this vocabulary */
     put_file(dir, "generation_config.json", &t);
-    str_free(&t);
 }
 
 static const char *make_dir(const char *name, const char *size, const made *m, gemma4_shape *s)
@@ -239,7 +233,7 @@ static int convert(const char *dir, const char *out, const char *type)
 static void compare(const gguf *g, const gemma4_shape *s, const made *m, double tolerance)
 {
     int32_t n = table_list(&s->common, NULL, 0), seen = 0;
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     table_list(&s->common, list, n);
     for (int32_t i = 0; i < n; i++) {
         const tensor *t = tensor_find(&g->tensors, list[i].name);
@@ -249,7 +243,7 @@ static void compare(const gguf *g, const gemma4_shape *s, const made *m, double 
         }
         CHECK_MSG(t && !memcmp(t->ne, list[i].ne, sizeof t->ne), "%s", list[i].name);
         seen++;
-        float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
+        AUTO_MEM float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
         num_format_of(t->type)->decode(t->bytes, x, (int64_t)t->n_elements);
         double noise = 0, signal = 0;
         for (uint64_t k = 0; k < t->n_elements; k++) {
@@ -260,10 +254,8 @@ static void compare(const gguf *g, const gemma4_shape *s, const made *m, double 
         }
         CHECK_MSG(noise <= (t->type == NUM_F32 ? 0 : tolerance * tolerance) * signal,
                   "%s as %s: %g", list[i].name, num_name(t->type), sqrt(noise / signal));
-        mem_free(x);
     }
     CHECK_EQ(g->tensors.n, seen);
-    mem_free(list);
 }
 
 static void check_tokens(const gguf *g)
@@ -336,7 +328,7 @@ PLAIN_TEST(convert_keeps_every_value)
         gemma4_shape s;
         gguf g;
         err e = {0};
-        carat_model *opened;
+        AUTO_MODEL *opened;
         snprintf(name, sizeof name, "dir%zu", i);
         snprintf(out, sizeof out, "%zu.gguf", i);
         const char *dir = make_dir(name, one[i].size, &one[i].m, &s), *path = test_temp(out);
@@ -348,7 +340,6 @@ PLAIN_TEST(convert_keeps_every_value)
         gguf_close(&g);
         CHECK_OK(carat_model_open(path, &(carat_model_options){.vocab_only = true}, &opened, &e),
                  e);
-        carat_model_close(opened);
     }
 }
 
@@ -427,7 +418,7 @@ TEST(convert_divides_frequencies_by_the_factor)
     gemma4_shape s;
     gguf g;
     err e = {0};
-    model bound;
+    AUTO(model_free) model bound;
     const char *dir = make_dir("factor", "tiny-dense", &m, &s), *path = test_temp("factor.gguf");
     CHECK_EQ(convert(dir, path, "f32"), 0);
     CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
@@ -444,7 +435,6 @@ TEST(convert_divides_frequencies_by_the_factor)
         double want = pow(1e4, -2.0 * i / s.head_dim);
         CHECK(fabs(loaded->rope_swa->inv_freq[i] - want) <= 1e-6 * want);
     }
-    model_free(&bound);
 }
 
 static status read_gemma(const char *dir, const char *add, model_shape **s, err *e)
@@ -531,7 +521,7 @@ TEST(convert_of_gemma_rotates_a_share_that_is_no_power_of_two)
         CHECK_EQ(gemma4_turning_pairs(want[i].part, want[i].head_dim), want[i].pairs);
     made m = {.prefix = "model.", .type = NUM_F32, .shards = 1};
     gemma4_shape g;
-    model_shape *s;
+    AUTO_MEM model_shape *s;
     err e = {0};
     const char *dir = make_dir("share", "tiny-dense", &m, &g);
     CHECK_OK(read_gemma(dir,
@@ -540,7 +530,6 @@ TEST(convert_of_gemma_rotates_a_share_that_is_no_power_of_two)
                         &s, &e),
              e);
     CHECK(((gemma4_shape *)s)->rotary_part == 0.7);
-    mem_free(s);
 }
 
 TEST(convert_takes_a_piece_of_a_nul_byte)
@@ -550,7 +539,7 @@ TEST(convert_takes_a_piece_of_a_nul_byte)
             .prefix = "model.", .type = NUM_F32, .shards = 1, .pairs = pairs, .nul_piece = true};
         gemma4_shape s;
         err e = {0};
-        carat_model *opened;
+        AUTO_MODEL *opened;
         int32_t ids[4];
         const char *dir = make_dir(pairs ? "nul2" : "nul1", "tiny-dense", &m, &s);
         const char *path = test_temp(pairs ? "nul2.gguf" : "nul1.gguf");
@@ -559,7 +548,6 @@ TEST(convert_takes_a_piece_of_a_nul_byte)
                  e);
         CHECK_EQ(carat_tokenize(opened, "ba\0a", 4, 0, ids, 4, &e), 3);
         CHECK_EQ(ids[1], FIRST_LETTER + 6);
-        carat_model_close(opened);
     }
 }
 
@@ -569,7 +557,7 @@ TEST(convert_takes_pieces_and_merges_that_are_listed_twice)
         made m = {.prefix = "model.", .type = NUM_F32, .shards = 1, .pairs = pairs, .twins = true};
         gemma4_shape s;
         err e = {0};
-        carat_model *opened;
+        AUTO_MODEL *opened;
         int32_t ids[4];
         const char *bytes, *dir = make_dir(pairs ? "twin2" : "twin1", "tiny-dense", &m, &s);
         const char *path = test_temp(pairs ? "twin2.gguf" : "twin1.gguf");
@@ -584,7 +572,6 @@ TEST(convert_takes_pieces_and_merges_that_are_listed_twice)
         CHECK(carat_token_bytes(opened, FIRST_LETTER, true, &bytes) == 1 && *bytes == 'a');
         CHECK(carat_token_bytes(opened, FIRST_LETTER + 9, true, &bytes) == 5);
         CHECK(carat_token_is_eog(opened, FIRST_LETTER + 9));
-        carat_model_close(opened);
     }
 }
 
@@ -595,7 +582,7 @@ TEST(convert_lists_keys_that_it_does_not_know)
               .shards = 1,
               .config_add = "\"use_cache\":true,\"laurel_rank\":64,\"x\":null,\"y\":[1],"};
     gemma4_shape s;
-    str unknown = {0};
+    AUTO(str_free) str unknown = {0};
     err e = {0};
     uint64_t n_bytes;
     const char *dir = make_dir("unknown", "tiny-dense", &m, &s);
@@ -603,7 +590,6 @@ TEST(convert_lists_keys_that_it_does_not_know)
         .dir = dir, .out = test_temp("unknown.gguf"), .n_threads = 2, .unknown = &unknown};
     CHECK_OK(convert_model(&r, &n_bytes, &e), e);
     CHECK_STR(unknown.at, "laurel_rank, y");
-    str_free(&unknown);
 }
 
 TEST(convert_on_a_full_disk_leaves_nothing)

@@ -149,8 +149,8 @@ static const char *make_dir(const sample *s, const char *extra)
 {
     static char dir[300];
     shape_tensor list[LIST_MAX];
-    model_shape *shape = NULL;
-    str head = {0}, data = {0}, all = {0};
+    AUTO_MEM model_shape *shape = NULL;
+    AUTO(str_free) str head = {0}, data = {0}, all = {0};
     err e = {0};
     CHECK_OK(shape_named(s->size, &shape, &e), e);
     int32_t n = shape->family->list(shape, list, LIST_MAX);
@@ -183,10 +183,6 @@ static const char *make_dir(const sample *s, const char *extra)
     CHECK(!all.bad);
     test_write_in(dir, "model.safetensors", all.at, all.n);
     test_write_in(dir, "config.json", s->config, strlen(s->config));
-    str_free(&head);
-    str_free(&data);
-    str_free(&all);
-    mem_free(shape);
     return dir;
 }
 
@@ -212,7 +208,7 @@ static void compare(const sample *s, const char *path)
     shape_tensor list[LIST_MAX];
     err e = {0};
     gguf_string type;
-    model_shape *shape = NULL;
+    AUTO_MEM model_shape *shape = NULL;
     CHECK_OK(shape_named(s->size, &shape, &e), e);
     int32_t n = shape->family->list(shape, list, LIST_MAX);
     CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
@@ -224,7 +220,7 @@ static void compare(const sample *s, const char *path)
         const tensor *t = tensor_find(&g.tensors, want->name);
         CHECK_MSG(t && !memcmp(t->ne, want->ne, sizeof t->ne), "%s", want->name);
         uint64_t count = count_of(want);
-        float *x = mem_alloc(count * sizeof *x);
+        AUTO_MEM float *x = mem_alloc(count * sizeof *x);
         convert_floats(t->type, t->bytes, x, count);
         for (uint64_t k = 0; k < count; k++) {
             float v = value_of(want->hf_name, place_of(s->size, want, k));
@@ -234,10 +230,8 @@ static void compare(const sample *s, const char *path)
                       "%s: %s[%d] is %g, not %g", s->size, want->name, (int)k, (double)x[k],
                       (double)v);
         }
-        mem_free(x);
     }
     gguf_close(&g);
-    mem_free(shape);
 }
 
 TEST(convert_towers_puts_every_element_in_its_place)

@@ -56,7 +56,7 @@ static void put(source *s, const char *name, uint64_t ne2, uint64_t ne1, uint64_
 static void put_experts(source *s, const char *name, const tensor *a, const tensor *b, bool saved)
 {
     uint64_t n_in = a->ne[0], out = a->ne[1], all = b ? 2 * out : out, n = a->ne[2];
-    float *x = mem_calloc((size_t)(n * n_in * all), sizeof *x);
+    AUTO_MEM float *x = mem_calloc((size_t)(n * n_in * all), sizeof *x);
     for (uint64_t k = 0; k < n; k++)
         for (uint64_t i = 0; i < n_in; i++)
             for (uint64_t o = 0; o < all; o++) {
@@ -65,20 +65,19 @@ static void put_experts(source *s, const char *name, const tensor *a, const tens
                     from[(k * out + o % out) * n_in + i];
             }
     put(s, name, n, saved ? all : n_in, saved ? n_in : all, x);
-    mem_free(x);
 }
 
 static const char *make_dir(int i, const gguf *g, bool saved)
 {
     const char *dir = test_temp(samples[i].size);
-    model_shape *s = NULL;
+    AUTO_MEM model_shape *s = NULL;
     err e = {0};
     source to = {0};
-    str all = {0};
+    AUTO(str_free) str all = {0};
     mkdir(dir, 0700);
     CHECK_OK(shape_named(samples[i].size, &s, &e), e);
     int32_t n = s->family->list(s, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     s->family->list(s, list, n);
     str_puts(&to.head, "{");
     for (int32_t k = 0; k < n; k++) {
@@ -111,9 +110,6 @@ static const char *make_dir(int i, const gguf *g, bool saved)
     test_write_in(dir, "config.json", samples[i].config, strlen(samples[i].config));
     str_free(&to.head);
     str_free(&to.data);
-    str_free(&all);
-    mem_free(list);
-    mem_free(s);
     return dir;
 }
 

@@ -34,10 +34,9 @@ static void put_file(const char *dir, const char *name, const str *s)
 
 static void put_text_file(const char *dir, const char *name, const char *text)
 {
-    str s = {0};
+    AUTO(str_free) str s = {0};
     str_puts(&s, text);
     put_file(dir, name, &s);
-    str_free(&s);
 }
 
 static void put_json(str *s, const char *text, size_t n)
@@ -90,7 +89,7 @@ static void put_cuts(str *t, const vocab *v, int32_t id, int32_t *any)
 /* Special pieces in added_tokens, the others in the model's vocabulary. */
 static void put_tokenizer(const char *dir, const jtree *root, const made *m)
 {
-    str t = {0}, normal = {0}, added = {0};
+    AUTO(str_free) str t = {0}, normal = {0}, added = {0};
     const char *types = jtree_get(root, "types")->s;
     int id = 0;
     for (const jtree *p = jtree_get(root, "pieces")->first; p; p = p->next, id++) {
@@ -133,9 +132,6 @@ static void put_tokenizer(const char *dir, const jtree *root, const made *m)
         str_puts(&t, x->next ? "," : "]}}");
     }
     put_file(dir, "tokenizer.json", &t);
-    str_free(&added);
-    str_free(&normal);
-    str_free(&t);
 }
 
 typedef struct recorded {
@@ -169,7 +165,7 @@ static status convert(const recorded *r, const made *m, const char *out, err *e)
 {
     static int n_dirs;
     char name[32];
-    convert_vocab v = {0};
+    AUTO(convert_vocab_free) convert_vocab v = {0};
     gguf_writer *w = NULL;
     snprintf(name, sizeof name, "words%d", n_dirs++);
     const char *dir = test_temp(name);
@@ -190,20 +186,17 @@ static status convert(const recorded *r, const made *m, const char *out, err *e)
         CHECK_OK(gguf_write_header(w, e), *e);
         CHECK_OK(gguf_commit(w, e), *e);
     }
-    convert_vocab_free(&v);
     return st;
 }
 
 static void check_same(const vocab *a, const vocab *b, const char *text)
 {
-    id_list x = {0}, y = {0};
+    AUTO(id_list_free) id_list x = {0}, y = {0};
     err e = {0};
     CHECK_OK(vocab_encode(a, text, strlen(text), SPECIAL_ALL, &x, &e), e);
     CHECK_OK(vocab_encode(b, text, strlen(text), SPECIAL_ALL, &y, &e), e);
     CHECK_EQ(x.n, y.n);
     CHECK(!memcmp(x.at, y.at, (size_t)x.n * sizeof *x.at));
-    id_list_free(&x);
-    id_list_free(&y);
 }
 
 TEST(convert_byte_level_tokenizers)
@@ -314,7 +307,7 @@ TEST(convert_refuses_other_byte_level_tokenizers)
 /* As mistralai/Mistral-Small-3.2-24B-Instruct-2506 is published. */
 TEST(convert_refuses_a_directory_with_another_form_of_tokenizer)
 {
-    convert_vocab v = {0};
+    AUTO(convert_vocab_free) convert_vocab v = {0};
     err e = {0};
     const char *dir = test_temp("tekken");
     mkdir(dir, 0755);
@@ -325,7 +318,6 @@ TEST(convert_refuses_a_directory_with_another_form_of_tokenizer)
     put_text_file(dir, "tekken.json", "{}");
     CHECK_STATUS(convert_vocab_read(&v, dir, &e), E_UNSUPPORTED);
     CHECK_MSG(strstr(e.text, "has tekken.json and no tokenizer.json"), "%s", e.text);
-    convert_vocab_free(&v);
 }
 
 #define GAP "\xE2\x96\x81"

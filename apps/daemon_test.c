@@ -146,7 +146,7 @@ static bool keep_token(void *user, const carat_event *ev)
 /* The tokens that the library generates. */
 static tokens expected_answer(const fixture *f, const int32_t *ids, int32_t n, const char *samp)
 {
-    carat_session *s;
+    AUTO_SESSION *s;
     carat_error e = {0};
     tokens t = {.n = 0};
     char copy[64];
@@ -161,7 +161,6 @@ static tokens expected_answer(const fixture *f, const int32_t *ids, int32_t n, c
     o.sampling.ignore_eog = true;
     CHECK_OK(carat_session_open(f->m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
     CHECK_OK(carat_generate(s, ids, N, &o, keep_token, &t, NULL, &e), e);
-    carat_session_close(s);
     return t;
 }
 
@@ -331,7 +330,7 @@ TEST(daemon_drafts_without_changing_answers)
                                 "1",      "--ignore-eos", "--stream-fd", "2",  "--device", "cpu"};
         for (int k = 0; k < 4 && sets[i][k]; k++)
             args[12 + k] = sets[i][k];
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, &(spawn_options){.in = lines}, args);
         CHECK_MSG(r.code == 0, "%s: %s", sets[i][0], str_text(&r.err));
         static const char *const want[] = {
@@ -345,17 +344,15 @@ TEST(daemon_drafts_without_changing_answers)
         for (size_t k = 0; k < sizeof answers / sizeof *answers; k++)
             at = expect_tokens(&r, at, answers[k] ? &greedy : &none);
         CHECK_EQ(at, r.err.n);
-        spawned_free(&r);
     }
     carat_model_close(f.m);
 }
 
 static void synth_file(const char *size, const char *path, const char *more)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, &(spawn_options){0}, (const char *const[]){"synth", size, path, more, NULL});
     CHECK_MSG(r.code == 0, "%s: %s", size, str_text(&r.err));
-    spawned_free(&r);
 }
 
 /* Drafters with weights of their own: these go and come back, and the answers stay the same. */
@@ -394,7 +391,7 @@ TEST(daemon_parks_the_weights_of_drafters)
         synth_file(pairs[i].model, model, pairs[i].nextn);
         if (pairs[i].drafter)
             synth_file(pairs[i].drafter, draft, NULL);
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, &(spawn_options){.in = lines},
                     (const char *const[]){"daemon", "-m", model, "--draft",
                                           pairs[i].drafter ? draft : "nextn", "-c", "256", "-t",
@@ -407,7 +404,6 @@ TEST(daemon_parks_the_weights_of_drafters)
         for (const char *at = first; at; at = strstr(at + 1, "ids="))
             CHECK_MSG(strcspn(at, "\n") == n && !memcmp(at, first, n), "%s: %s", pairs[i].model,
                       r.out.at);
-        spawned_free(&r);
     }
 }
 
@@ -502,7 +498,7 @@ TEST(daemon_survives_long_lines_and_strange_ids)
 /* A conversation of a long text and a question, rendered. */
 static void write_talk(const fixture *f, carat_chat *out)
 {
-    str messages = {0};
+    AUTO(str_free) str messages = {0};
     err e = {0};
     str_puts(&messages, "[{\"role\":\"user\",\"content\":\"");
     for (int i = 0; i < 40; i++)
@@ -510,7 +506,6 @@ static void write_talk(const fixture *f, carat_chat *out)
     str_puts(&messages, "\"},{\"role\":\"user\",\"content\":\"Where is 41?\"}]");
     CHECK_OK(carat_chat_render(f->m, messages.at, NULL, NULL, out, &e), e);
     write_prompt(f->a, out->ids, out->n_ids, false);
-    str_free(&messages);
 }
 
 TEST(daemon_compresses_prompts)

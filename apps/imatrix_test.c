@@ -142,7 +142,7 @@ TEST(imatrix_counts_rows_and_says_where_they_come_from)
         int64_t n = 0;
         float count = 0, all = 0;
         CHECK_EQ(collect(model, im, "40", n_chunks[i]), 0);
-        gguf g = opened(im);
+        AUTO(gguf_close) gguf g = opened(im);
         const tensor *t = tensor_find(&g.tensors, "blk.0.attn_q.weight.counts");
         CHECK(t && t->n_elements == 1);
         memcpy(&count, t->bytes, 4);
@@ -158,7 +158,6 @@ TEST(imatrix_counts_rows_and_says_where_they_come_from)
         CHECK(gguf_get_i64(&g, "imatrix.chunk_size", &n) && n == 40);
         const gguf_value *v = gguf_find(&g, "imatrix.datasets");
         CHECK(v && v->kind == GGUF_ARRAY && v->count == 1);
-        gguf_close(&g);
     }
 }
 
@@ -166,8 +165,8 @@ TEST(imatrix_counts_rows_and_says_where_they_come_from)
 static float *logits_of(const char *path, int32_t *n)
 {
     int32_t ids[N_TOKENS];
-    carat_model *m = NULL;
-    carat_session *s = NULL;
+    AUTO_MODEL *m = NULL;
+    AUTO_SESSION *s = NULL;
     const carat_session_options opt = {.n_ctx = N_TOKENS, .n_outputs = N_TOKENS, .chunk = N_TOKENS};
     const carat_model_options exact = {.exact_f32 = true, .n_threads = 1};
     carat_model_info info;
@@ -183,21 +182,18 @@ static float *logits_of(const char *path, int32_t *n)
     float *x = mem_calloc(N_TOKENS * (size_t)info.n_vocab, sizeof *x);
     CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
     CHECK_OK(carat_append(s, ids, N_TOKENS, true, x, &e), e);
-    carat_session_close(s);
-    carat_model_close(m);
     return x;
 }
 
 static double apart(const char *path, const float *want)
 {
     int32_t n;
-    float *x = logits_of(path, &n);
+    AUTO_MEM float *x = logits_of(path, &n);
     double lost = 0, square = 0;
     for (size_t i = 0; i < N_TOKENS * (size_t)n; i++) {
         lost += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
         square += (double)want[i] * want[i];
     }
-    mem_free(x);
     return sqrt(lost / square);
 }
 
@@ -213,7 +209,7 @@ PLAIN_TEST(imatrix_makes_the_error_of_its_text_smaller)
         bool wide = !strcmp(cases[i].size, "tiny-wide");
         synth(cases[i].size, model, wide ? "--layers" : NULL, wide ? "1" : NULL);
         CHECK_EQ(collect(model, im, "150", "1"), 0);
-        float *want = logits_of(model, &n);
+        AUTO_MEM float *want = logits_of(model, &n);
         CHECK_EQ(quantise(model, q, cases[i].type, NULL), 0);
         double without = apart(q, want);
         CHECK_EQ(quantise(model, q, cases[i].type, im), 0);
@@ -221,7 +217,6 @@ PLAIN_TEST(imatrix_makes_the_error_of_its_text_smaller)
         printf("%s %s: %.4f, with importance %.4f\n", cases[i].size, cases[i].type, without, with);
         CHECK_MSG(with < without, "%s: %g with importance, %g without", cases[i].size, with,
                   without);
-        mem_free(want);
     }
 }
 
@@ -231,14 +226,13 @@ TEST(sums_of_inputs_are_those_of_one_model)
     const char *path = test_temp("one.gguf");
     carat_model_options o = {
         .n_threads = 1, .device = "cpu", .sum_inputs = true, .draft = "lookup"};
-    carat_model *m = NULL;
+    AUTO_MODEL *m = NULL;
     carat_error e = {0};
     synth("tiny-qwen3", path, NULL, NULL);
     CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
     CHECK_MSG(!m && strstr(e.text, "cannot be used with a drafter (lookup)"), "%s", e.text);
     o.draft = "none";
     CHECK_OK(carat_model_open(path, &o, &m, &e), e);
-    carat_model_close(m);
 }
 
 TEST(imatrix_says_what_is_wrong_and_writes_nothing)

@@ -110,7 +110,7 @@ TEST(inspect_explains_the_vocabulary)
     const char *path = toy_model_write(NULL);
     err e = {0};
     json_t *v, *w;
-    char *text = inspect(0, path, NULL, NULL, NULL);
+    AUTO_MEM char *text = inspect(0, path, NULL, NULL, NULL);
     CHECK(strstr(text, "\nText\n  tokenizer        gemma4, "));
     CHECK(strstr(text, "\n  prompts begin    with <bos> (2)\n"));
     CHECK(strstr(text, "\n  answers end at   <eos> (1), <turn|> (9), <|tool_response> ("));
@@ -128,7 +128,6 @@ TEST(inspect_explains_the_vocabulary)
     CHECK_EQ(command_synth.run(&command_synth, 2, (char **)make), 0);
     text = inspect(0, path, NULL, NULL, NULL);
     CHECK(!strstr(text, "\nText\n"));
-    mem_free(text);
 }
 
 /* A vision tower: how many tokens a picture becomes, of a usual size or of a file. */
@@ -143,7 +142,7 @@ TEST(inspect_says_what_pictures_cost)
     json_t *v, *costs;
     snprintf(picture, sizeof picture, "%s", test_path("fuzz/corpus/jpeg/exif-6"));
     CHECK_EQ(command_synth.run(&command_synth, 3, (char **)make), 0);
-    char *text = inspect(0, path, NULL, NULL, NULL);
+    AUTO_MEM char *text = inspect(0, path, NULL, NULL, NULL);
     CHECK(strstr(text, "\nPictures\n  tower gemma4v: 16 layers of width 768, patches of 16"));
     CHECK(strstr(text, "    280           264     2376     1056 x 576"));
     CHECK(!strstr(text, "no plan"));
@@ -179,7 +178,7 @@ TEST(inspect_says_what_pictures_cost)
     /* A model with a tower beside it: the tower's cost, and its memory in the plan. */
     const char *beside = test_temp("mmproj-F32.gguf"), *seeing[] = {"tiny-mmproj-clamped", beside};
     CHECK_EQ(command_synth.run(&command_synth, 2, (char **)seeing), 0);
-    char *blind = inspect(0, path, "--mmproj", "none", "--json");
+    AUTO_MEM char *blind = inspect(0, path, "--mmproj", "none", "--json");
     text = inspect(0, path, "--image", picture, "--json");
     json_t *w;
     CHECK_OK(json_parse(&v, text, strlen(text), "inspect", &e), e);
@@ -191,8 +190,6 @@ TEST(inspect_says_what_pictures_cost)
           json_integer_value(json_object_get(json_object_get(w, "plan"), "total_bytes")));
     json_decref(v);
     json_decref(w);
-    mem_free(text);
-    mem_free(blind);
 }
 
 /* A drafter: its facts, warnings about what the file says wrongly, and its cost beside a model. */
@@ -206,7 +203,7 @@ TEST(inspect_explains_drafters)
     json_t *v, *d;
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make_target), 0);
     CHECK_EQ(command_synth.run(&command_synth, 2, (char **)make), 0);
-    char *text = inspect(0, path, NULL, NULL, NULL);
+    AUTO_MEM char *text = inspect(0, path, NULL, NULL, NULL);
     CHECK(strstr(text, "\nDrafter: DFlash, with DSpark's bigram correction\n"));
     CHECK(strstr(text, "the outputs of layers 1, 4, 6\n"));
     CHECK(strstr(text, "3, 2 of them sliding over 16 tokens\n"));
@@ -254,5 +251,4 @@ TEST(inspect_explains_drafters)
     text = inspect(0, path, "--target", target, NULL);
     CHECK(strstr(text, "its own: 16 clusters of 20 tokens, 4 used\n"));
     CHECK(strstr(text, "cost beside the target"));
-    mem_free(text);
 }

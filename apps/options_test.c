@@ -174,7 +174,7 @@ static int times_listed(const char *list, const option *o)
 TEST(help_lists_the_options_used_most_first_and_each_option_once)
 {
     for (const command *const *c = commands; *c; c++) {
-        char *text = NULL;
+        AUTO_PTR(free) char *text = NULL;
         size_t size = 0;
         FILE *out = open_memstream(&text, &size);
         CHECK(out != NULL);
@@ -196,7 +196,6 @@ TEST(help_lists_the_options_used_most_first_and_each_option_once)
         for (o = (*c)->options; others && o->name; o++)
             n += times_listed(list, o);
         CHECK_MSG(!others || n == 15, "%s lists %d options first", (*c)->name, n);
-        free(text);
     }
 }
 
@@ -220,7 +219,7 @@ TEST(options_have_other_names_of_their_own)
 /* The text of a FILE that print writes to. */
 static void printed_lists(const char *what, void (*print)(FILE *out))
 {
-    char *text = NULL;
+    AUTO_PTR(free) char *text = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
     CHECK(out != NULL);
@@ -228,7 +227,6 @@ static void printed_lists(const char *what, void (*print)(FILE *out))
     fclose(out);
     CHECK_MSG(strstr(text, "seen"), "%s lacks an option with help", what);
     CHECK_MSG(!strstr(text, "unlisted"), "%s lists an option without help", what);
-    free(text);
 }
 
 static const option half_listed[] = {OPT_STR(sample_options, name, "seen", 0, "FILE", "a file"),

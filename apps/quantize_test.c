@@ -53,7 +53,7 @@ static gguf opened(const char *path)
 static double loss_of(const tensor *a, const tensor *b, float *worst)
 {
     size_t n = (size_t)a->n_elements;
-    float *x = mem_calloc(n, sizeof *x), *y = mem_calloc(n, sizeof *y);
+    AUTO_MEM float *x = mem_calloc(n, sizeof *x), *y = mem_calloc(n, sizeof *y);
     double square = 0, lost = 0;
     num_format_of(a->type)->decode(a->bytes, x, (int64_t)n);
     num_format_of(b->type)->decode(b->bytes, y, (int64_t)n);
@@ -63,8 +63,6 @@ static double loss_of(const tensor *a, const tensor *b, float *worst)
         lost += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
         *worst = fmaxf(*worst, fabsf(x[i] - y[i]));
     }
-    mem_free(x);
-    mem_free(y);
     return sqrt(lost / square);
 }
 
@@ -162,16 +160,14 @@ static float *logits_of(const char *path, int32_t n)
 {
     static const int32_t tokens[] = {5, 17, 3, 44, 9, 28};
     enum { N = sizeof tokens / sizeof *tokens };
-    carat_model *m = NULL;
-    carat_session *s = NULL;
+    AUTO_MODEL *m = NULL;
+    AUTO_SESSION *s = NULL;
     carat_session_options opt = {.n_ctx = 64, .n_outputs = N};
     err e = {0};
     float *x = mem_calloc((size_t)N * (size_t)n, sizeof *x);
     CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
     CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
     CHECK_OK(carat_append(s, tokens, N, true, x, &e), e);
-    carat_session_close(s);
-    carat_model_close(m);
     return x;
 }
 
@@ -193,7 +189,7 @@ TEST(quantize_to_nvfp4_writes_factors_that_models_compute_with)
             if (q->type == NUM_F32)
                 continue;
             uint64_t n = q->ne[0] * q->ne[1], n_mat = q->type == NUM_NVFP4 ? q->ne[2] : 0;
-            float *y = mem_calloc((size_t)q->n_elements, sizeof *y);
+            AUTO_MEM float *y = mem_calloc((size_t)q->n_elements, sizeof *y);
             num_format_of(q->type)->decode(q->bytes, y, (int64_t)q->n_elements);
             const float *x = (const float *)w->bytes;
             for (uint64_t k = 0; k < n_mat; k++) {
@@ -212,7 +208,6 @@ TEST(quantize_to_nvfp4_writes_factors_that_models_compute_with)
             CHECK_EQ(fwrite(y, sizeof *y, (size_t)q->n_elements, f), q->n_elements);
             n_blocks += n_mat > 0;
             n_experts += n_mat > 1;
-            mem_free(y);
         }
         CHECK(!fclose(f) && n_blocks > 4);
         CHECK(i > 2 || n_experts > 0);
@@ -300,7 +295,7 @@ static void write_small(const char *path)
     static const char *const names[] = {"attn_q",   "attn_k", "attn_v",   "attn_output",
                                         "ffn_gate", "ffn_up", "ffn_down", "ffn_down_exps"};
     enum { N = 8, ROWS = 5, EXPERTS = 3, MOST = 256 * ROWS * EXPERTS };
-    float *x = mem_calloc(MOST, sizeof *x);
+    AUTO_MEM float *x = mem_calloc(MOST, sizeof *x);
     uint64_t seed = test_seed();
     gguf_writer *w;
     err e = {0};
@@ -320,7 +315,6 @@ static void write_small(const char *path)
         CHECK_OK(gguf_write_data(w, x, n * sizeof *x, &e), e);
     }
     CHECK_OK(gguf_commit(w, &e), e);
-    mem_free(x);
 }
 
 static int quantise_with(const char *from, const char *to, const char *type, const char *file,
@@ -366,13 +360,13 @@ TEST(quantize_with_importance)
     const imatrix *m = NULL;
     err e = {0};
     write_small(from);
-    gguf a = opened(from);
+    AUTO(gguf_close) gguf a = opened(from);
     write_imatrix(&a, im, "");
     CHECK_OK(imatrix_open((imatrix **)&m, im, &e), e);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         int n_weighed = 0;
         CHECK_EQ(quantise_with(from, to, types[i], im, "2"), 0);
-        gguf b = opened(to);
+        AUTO(gguf_close) gguf b = opened(to);
         gguf_string s;
         CHECK(gguf_get_string(&b, "quantize.imatrix.file", &s) && s.n == 6);
         for (uint64_t j = 0; j < a.tensors.n; j++) {
@@ -393,7 +387,6 @@ TEST(quantize_with_importance)
             mem_free(q);
         }
         CHECK(n_weighed > 4);
-        gguf_close(&b);
     }
     CHECK_EQ(quantise_with(from, to, "iq2_s", im, "1"), 0);
     CHECK_EQ(quantise_with(from, other, "iq2_s", im, "5"), 0);
@@ -405,7 +398,6 @@ TEST(quantize_with_importance)
     mem_free(x);
     mem_free(y);
     imatrix_close((imatrix *)m);
-    gguf_close(&a);
 }
 
 TEST(quantize_to_few_bits_wants_importance)
@@ -415,7 +407,7 @@ TEST(quantize_to_few_bits_wants_importance)
     const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf"), *im = test_temp("im.dat");
     int rc;
     write_small(from);
-    gguf a = opened(from);
+    AUTO(gguf_close) gguf a = opened(from);
     write_imatrix(&a, im, "blk.1.ffn_up.weight");
     for (size_t i = 0; i < sizeof need / sizeof *need; i++) {
         quantise(from, to, need[i], NULL, &rc);
@@ -431,7 +423,6 @@ TEST(quantize_to_few_bits_wants_importance)
     CHECK_EQ(access(to, F_OK), -1);
     quantise(from, to, "iq3_s", NULL, &rc); /* three bits do without */
     CHECK_EQ(rc, 0);
-    gguf_close(&a);
 }
 
 TEST(quantize_refuses_and_leaves_nothing_behind)
@@ -477,7 +468,7 @@ TEST(quantize_refuses_and_leaves_nothing_behind)
 TEST(quantize_in_place_reads_the_old_file_to_the_end)
 {
     const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf");
-    char *x, *y;
+    AUTO_MEM char *x, *y;
     size_t n, m;
     int rc;
     err e = {0};
@@ -489,6 +480,4 @@ TEST(quantize_in_place_reads_the_old_file_to_the_end)
     CHECK_OK(file_read_all(from, 1 << 28, &x, &n, &e), e);
     CHECK_OK(file_read_all(to, 1 << 28, &y, &m, &e), e);
     CHECK(n == m && !memcmp(x, y, n));
-    mem_free(x);
-    mem_free(y);
 }

@@ -14,14 +14,13 @@ static void touch(const char *name)
 
 static void check_tab(const char *line, const char *insert, size_t n, const char *first)
 {
-    tab_choices c;
+    AUTO(tab_free) tab_choices c;
     CHECK(tab_find(line, strlen(line), &c));
     CHECK_MSG(!strcmp(str_text(&c.insert), insert), "%s: inserts '%s', expected '%s'", line,
               str_text(&c.insert), insert);
     CHECK_MSG(c.n == n, "%s: %zu choices, expected %zu", line, c.n, n);
     if (first)
         CHECK_STR(c.at[0], first);
-    tab_free(&c);
 }
 
 static void enter_files(void)

@@ -62,32 +62,29 @@ PLAIN_TEST(synth_files_hold_every_tensor_of_their_shape)
     const char *path = test_temp("s.gguf");
     for (int i = 0; i < 5; i++)
         for (int k = 0; k < 6; k++) {
-            gguf g;
+            AUTO(gguf_close) gguf g;
             gemma4_shape s;
             err e = {0};
             CHECK_EQ(synth(sizes[i], path, types[k], "2"), 0);
             CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
             CHECK(gemma4_shape_named(sizes[i], &s));
             int32_t n = table_list(&s.common, NULL, 0);
-            shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+            AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
             table_list(&s.common, list, n);
             CHECK_EQ(g.tensors.n, n);
             for (int32_t j = 0; j < n; j++) {
                 const tensor *t = tensor_find(&g.tensors, list[j].name);
                 CHECK_MSG(t, "%s", list[j].name);
                 CHECK(!memcmp(t->ne, list[j].ne, sizeof t->ne));
-                float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
+                AUTO_MEM float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
                 num_format_of(t->type)->decode(t->bytes, x, (int64_t)t->n_elements);
                 for (uint64_t q = 0; q < t->n_elements; q++)
                     CHECK_MSG(isfinite(x[q]), "%s", t->name);
-                mem_free(x);
             }
             int64_t v;
             gguf_string model;
             CHECK(gguf_get_i64(&g, "gemma4.vocab_size", &v) && v == s.n_vocab);
             CHECK(gguf_get_string(&g, "tokenizer.ggml.model", &model) && model.n == 8);
-            mem_free(list);
-            gguf_close(&g);
         }
 }
 
@@ -120,7 +117,7 @@ TEST(synth_writes_drafters_in_every_dialect)
     const char *path = test_temp("draft.gguf");
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         const char *argv[] = {want[i].size, path, "--dialect", want[i].dialect};
-        gguf g;
+        AUTO(gguf_close) gguf g;
         gguf_string arch;
         err e = {0};
         CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
@@ -130,14 +127,12 @@ TEST(synth_writes_drafters_in_every_dialect)
         CHECK_EQ(g.tensors.n, want[i].n);
         const tensor *t = tensor_find(&g.tensors, want[i].tensor);
         CHECK_MSG(t, "%s: %s", want[i].size, want[i].tensor);
-        float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
+        AUTO_MEM float *x = mem_calloc((size_t)t->n_elements, sizeof *x);
         double sum = 0;
         num_format_of(t->type)->decode(t->bytes, x, (int64_t)t->n_elements);
         for (uint64_t k = 0; k < t->n_elements; k++)
             sum += x[k];
         CHECK_NEAR(sum / (double)t->n_elements, want[i].mean, t->n_elements > 1 ? 0.3 : 2);
-        mem_free(x);
-        gguf_close(&g);
     }
     const char *wrong[] = {"mtp-tiny", path, "--dialect", "lucebox"};
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)wrong), 2);
@@ -225,7 +220,7 @@ TEST(synth_orders_every_token_once)
 {
     const char *path = test_temp("ordered.gguf");
     bool seen[320] = {0};
-    gguf g;
+    AUTO(gguf_close) gguf g;
     err e = {0};
     const char *argv[] = {"mtp-tiny-ordered", path};
     CHECK_EQ(command_synth.run(&command_synth, 2, (char **)argv), 0);
@@ -238,7 +233,6 @@ TEST(synth_orders_every_token_once)
         CHECK(id >= 0 && id < 320 && !seen[id]);
         seen[id] = true;
     }
-    gguf_close(&g);
 }
 
 /* A small vocabulary in a model of more tokens: all have a text, and all texts differ. */
@@ -275,7 +269,7 @@ TEST(synth_plants_attention_in_known_blocks)
     const char *none[] = {"tiny-qwen3", path, "--attention-density", "0.125"};
     uint64_t rng = test_seed(), kept = 0, all = 0;
     gguf g;
-    carat_model *m;
+    AUTO_MODEL *m;
     carat_session *s;
     carat_error e = {0};
     err ge = {0};
@@ -318,13 +312,12 @@ TEST(synth_plants_attention_in_known_blocks)
         size += logits[0][i] * logits[0][i];
     }
     CHECK_MSG(diff < 1e-6 * size, "%g", diff / size);
-    carat_model_close(m);
 }
 
 TEST(synth_does_not_depend_on_threads)
 {
     const char *a = test_temp("a.gguf"), *b = test_temp("b.gguf");
-    char *x, *y;
+    AUTO_MEM char *x, *y;
     size_t n, m;
     err e = {0};
     CHECK_EQ(synth("tiny-wide", a, "q4_k_m", "1"), 0);
@@ -332,8 +325,6 @@ TEST(synth_does_not_depend_on_threads)
     CHECK_OK(file_read_all(a, 1 << 28, &x, &n, &e), e);
     CHECK_OK(file_read_all(b, 1 << 28, &y, &m, &e), e);
     CHECK(n == m && !memcmp(x, y, n));
-    mem_free(x);
-    mem_free(y);
 }
 
 static int synth_with(const char *size, const char *path, const char *vocab)
@@ -349,7 +340,7 @@ TEST(synth_writes_words_of_the_own_family_alone)
     const char *qwen = test_temp("qwen.gguf"), *mistral = test_temp("mistral.gguf");
     const char *no = test_temp("no.gguf"), *again = test_temp("again.gguf");
     err e = {0};
-    carat_model *m = NULL;
+    AUTO_MODEL *m = NULL;
     CHECK_EQ(synth("tiny-qwen3", qwen, "f32", "1"), 0);
     CHECK_EQ(synth("tiny-ministral3", mistral, "f32", "1"), 0);
     CHECK_OK(carat_model_open(mistral, NULL, &m, &e), e);
@@ -359,7 +350,6 @@ TEST(synth_writes_words_of_the_own_family_alone)
     CHECK_EQ(access(no, F_OK), -1);
     CHECK_EQ(synth_with("tiny-qwen3moe", again, qwen), 0);
     CHECK_OK(carat_model_open(again, NULL, &m, &e), e);
-    carat_model_close(m);
 }
 
 TEST(synth_refuses_what_it_cannot_do)

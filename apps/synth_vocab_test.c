@@ -4,6 +4,8 @@
 #include "engine/text_file.h"
 #include "text/vocab.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 static status make(const char *path, const char *arch, int32_t n, err *e)
 {
     gguf_writer *w;
@@ -30,11 +32,10 @@ static void open_made(const char *arch, int32_t n, gguf *g, vocab **v)
 
 static int64_t count(const vocab *v, const char *text)
 {
-    id_list ids = {0};
+    AUTO(id_list_free) id_list ids = {0};
     err e = {0};
     CHECK_OK(vocab_encode(v, text, strlen(text), SPECIAL_ALL, &ids, &e), e);
     int64_t n = ids.n;
-    id_list_free(&ids);
     return n;
 }
 
@@ -57,8 +58,8 @@ PLAIN_TEST(synth_vocabularies_have_the_published_special_ids)
         {"laguna", 300, "<tool_call>", 25, "</assistant>"},
     };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
-        gguf g;
-        vocab *v;
+        AUTO(gguf_close) gguf g;
+        AUTO_PTR(vocab_close) vocab *v;
         open_made(one[i].arch, one[i].n, &g, &v);
         CHECK(v);
         CHECK_EQ(vocab_n(v), one[i].n);
@@ -71,21 +72,18 @@ PLAIN_TEST(synth_vocabularies_have_the_published_special_ids)
         CHECK_EQ(count(v, "\xE5\xAD\x97\xFF"), 4); /* every byte has a piece */
         if (one[i].n > 1000)
             CHECK_EQ(count(v, "the model"), 2);
-        vocab_close(v);
-        gguf_close(&g);
     }
 }
 
 TEST(synth_vocabularies_of_too_few_tokens_are_none)
 {
-    gguf g;
+    AUTO(gguf_close) gguf g;
     vocab *v;
     open_made("qwen3", 128, &g, &v);
     CHECK(!v);
     gguf_close(&g);
     open_made("gemma4", 262144, &g, &v); /* has no made-up words */
     CHECK(!v);
-    gguf_close(&g);
 }
 
 static status make_one(void *arg, err *e)

@@ -63,16 +63,15 @@ TEST(term_words_move_to_the_next_line_whole)
     CHECK(setlocale(LC_CTYPE, "C.UTF-8"));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (size_t n_piece = 1; n_piece < 9; n_piece++) {
-            char *got = wrapped(cases[i].text, cases[i].columns, n_piece);
+            AUTO_PTR(free) char *got = wrapped(cases[i].text, cases[i].columns, n_piece);
             CHECK_STR(got, cases[i].lines);
-            free(got);
         }
 }
 
 TEST(term_a_word_without_end_is_not_kept)
 {
     enum { N = 50000 };
-    char *text = malloc(2 * N + 2), *got;
+    AUTO_PTR(free) char *text = malloc(2 * N + 2), *got;
     CHECK(text);
     text[0] = 'a';
     for (int i = 0; i < N; i++)
@@ -84,8 +83,6 @@ TEST(term_a_word_without_end_is_not_kept)
     memset(text, 'a', 2 * N + 1);
     got = wrapped(text, 80, 7);
     CHECK_STR(got, text);
-    free(got);
-    free(text);
 }
 
 static char *row_in(const char *left, const char *help, int width)
@@ -115,8 +112,7 @@ TEST(term_rows_of_help_keep_to_their_column)
          12},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *got = row_in(cases[i].left, cases[i].help, cases[i].width);
+        AUTO_PTR(free) char *got = row_in(cases[i].left, cases[i].help, cases[i].width);
         CHECK_STR(got, cases[i].lines);
-        free(got);
     }
 }

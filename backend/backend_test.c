@@ -113,7 +113,7 @@ static size_t planned_bytes(const fixture *f)
 
 TEST(dry_pass_plans_the_scratch_exactly)
 {
-    fixture f;
+    AUTO(fixture_close) fixture f;
     fixture_open(&f);
     size_t n = planned_bytes(&f);
     unsigned char *scratch = mem_aligned(64, n);
@@ -128,12 +128,11 @@ TEST(dry_pass_plans_the_scratch_exactly)
     toy_forward(&p, &f);
     CHECK_STATUS(p.e.status, E_MEMORY);
     mem_free(scratch);
-    fixture_close(&f);
 }
 
 TEST(shape_errors_stick_and_stop_the_pass)
 {
-    fixture f;
+    AUTO(fixture_close) fixture f;
     fixture_open(&f);
     step st = plan_step(ROWS, 1, true);
     pass p;
@@ -146,13 +145,12 @@ TEST(shape_errors_stick_and_stop_the_pass)
     CHECK(!y.at && !y.rows);
     op_add(&p, x, y);
     CHECK(strstr(p.e.text, "matmul"));
-    fixture_close(&f);
 }
 
 /* gate and up as the halves of one weight give what two weights give. */
 TEST(glu_of_one_fused_weight_equals_two)
 {
-    fixture f;
+    AUTO(fixture_close) fixture f;
     fixture_open(&f);
     float *both = (float *)f.both.data;
     memcpy(both, f.gate.data, f.gate.n_bytes);
@@ -167,7 +165,6 @@ TEST(glu_of_one_fused_weight_equals_two)
     CHECK_OK(p.e.status, p.e);
     for (int32_t r = 0; r < ROWS; r++)
         CHECK(!memcmp(mat_row(a, r), mat_row(b, r), FF * sizeof(float)));
-    fixture_close(&f);
 }
 
 static void refuses_unknown_act(fixture *f)
@@ -199,7 +196,7 @@ static void refuses_unknown_act(fixture *f)
 /* No device computes another activation in the place of one that it does not know. */
 TEST(an_unknown_activation_is_refused)
 {
-    fixture f;
+    AUTO(fixture_close) fixture f;
     fixture_open(&f);
     device *ref = f.dev;
     refuses_unknown_act(&f);
@@ -209,7 +206,6 @@ TEST(an_unknown_activation_is_refused)
     refuses_unknown_act(&f);
     device_close(f.dev);
     f.dev = ref;
-    fixture_close(&f);
 }
 
 static void collect(void *user, const char *line)
@@ -232,8 +228,8 @@ static status run_wrapped(fixture *f)
 
 TEST(wrappers_trace_time_and_agree_with_the_reference)
 {
-    fixture f;
-    str out = {0};
+    AUTO(fixture_close) fixture f;
+    AUTO(str_free) str out = {0};
     fixture_open(&f);
     f.c.dev[PASS_MAIN] = f.dev; /* the cache keeps the inner device: wrappers only see ops */
     CHECK_OK(device_wrap(&f.dev, "check", NULL, NULL, &f.e), f.e);
@@ -248,8 +244,6 @@ TEST(wrappers_trace_time_and_agree_with_the_reference)
     f.dev = NULL;
     device_close(d);
     CHECK(strstr(str_text(&out), "share"));
-    str_free(&out);
-    fixture_close(&f);
 }
 
 static void wrong_scale(pass *p, mat x, float c, const weight *w)
@@ -262,7 +256,7 @@ static void wrong_scale(pass *p, mat x, float c, const weight *w)
 
 TEST(check_wrapper_stops_at_the_first_op_that_disagrees)
 {
-    fixture f;
+    AUTO(fixture_close) fixture f;
     fixture_open(&f);
     device_ops broken = *f.dev->op;
     const device_ops *whole = f.dev->op;
@@ -272,5 +266,4 @@ TEST(check_wrapper_stops_at_the_first_op_that_disagrees)
     CHECK_STATUS(run_wrapped(&f), E_NUMERIC);
     CHECK_MSG(strstr(f.e.text, "scale"), "%s", f.e.text);
     f.dev->inner->op = whole;
-    fixture_close(&f);
 }

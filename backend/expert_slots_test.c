@@ -107,7 +107,7 @@ static void random_step(expert_slots *s, plain *p, uint64_t *seed)
 
 static int32_t drive(int32_t n_experts, int32_t n_slots, int32_t n_steps, uint64_t seed)
 {
-    expert_slots s;
+    AUTO(expert_slots_free) expert_slots s;
     plain p = {.n_experts = n_experts, .n_slots = n_slots};
     int32_t wrong = 0;
     CHECK_OK(expert_slots_init(&s, n_experts, n_slots, &why), why);
@@ -116,7 +116,6 @@ static int32_t drive(int32_t n_experts, int32_t n_slots, int32_t n_steps, uint64
         if (i % 16 == 0 || i == n_steps - 1)
             wrong += !same(&s, &p);
     }
-    expert_slots_free(&s);
     return wrong;
 }
 
@@ -142,7 +141,7 @@ static void visit(expert_slots *s, int32_t e)
 
 TEST(expert_slots_are_not_flushed_by_one_odd_prompt)
 {
-    expert_slots s;
+    AUTO(expert_slots_free) expert_slots s;
     int32_t kept = 0;
     CHECK_OK(expert_slots_init(&s, 128, 16, &why), why);
     for (int32_t i = 0; i < 160; i++)
@@ -155,12 +154,11 @@ TEST(expert_slots_are_not_flushed_by_one_odd_prompt)
     for (int32_t e = 0; e < 16; e++)
         kept += expert_slots_has(&s, e);
     CHECK_EQ(kept, 16);
-    expert_slots_free(&s);
 }
 
 TEST(expert_slots_follow_a_topic_that_lasts)
 {
-    expert_slots s;
+    AUTO(expert_slots_free) expert_slots s;
     int32_t there = 0;
     CHECK_OK(expert_slots_init(&s, 64, 8, &why), why);
     for (int32_t i = 0; i < 4000; i++)
@@ -170,7 +168,6 @@ TEST(expert_slots_follow_a_topic_that_lasts)
     for (int32_t e = 40; e < 48; e++)
         there += expert_slots_has(&s, e);
     CHECK_EQ(there, 8);
-    expert_slots_free(&s);
 }
 
 TEST(expert_slots_refuse_what_cannot_be)
@@ -188,11 +185,10 @@ TEST(expert_slots_refuse_what_cannot_be)
 TEST(expert_slots_begin_with_the_heat_of_earlier_runs)
 {
     static const uint64_t count[4] = {0, 10, 1000, UINT64_MAX};
-    expert_slots s;
+    AUTO(expert_slots_free) expert_slots s;
     CHECK_OK(expert_slots_init(&s, 4, 1, &why), why);
     expert_slots_warm(&s, count);
     CHECK_EQ(s.heat[0], 0);
     CHECK_EQ(s.heat[3], EXPERT_HEAT_MOST);
     expert_slots_warm(&s, NULL);
-    expert_slots_free(&s);
 }

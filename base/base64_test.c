@@ -26,10 +26,9 @@ TEST(base64_of_published_vectors)
         CHECK_MSG(base64_decode(row[i].text, len, out, &n, &bad), "\"%s\"", row[i].text);
         CHECK_EQ(n, strlen(row[i].bytes));
         CHECK(!memcmp(out, row[i].bytes, n) && n <= base64_most(len));
-        str text = {0};
+        AUTO(str_free) str text = {0};
         base64_put(&text, out, n);
         CHECK(i < 7 ? !strcmp(str_text(&text), row[i].text) : text.n % 4 == 0);
-        str_free(&text);
     }
 }
 

@@ -92,7 +92,7 @@ TEST(a_name_from_outside_cannot_drive_a_terminal)
         {"", "", "", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        str o = {0};
+        AUTO(str_free) str o = {0};
         size_t n = strlen(cases[i].raw);
         CHECK_STR(SHOWN(cases[i].raw), cases[i].name);
         show_put(&o, cases[i].raw, n, SHOW_NAME);
@@ -103,7 +103,6 @@ TEST(a_name_from_outside_cannot_drive_a_terminal)
         str_cut(&o, 0);
         show_put_json(&o, cases[i].raw, n);
         CHECK_STR(str_text(&o), cases[i].json);
-        str_free(&o);
     }
     char small[6];
     CHECK_STR(show_into(small, sizeof small, "ab\x1b\x1b"), "ab^[");
@@ -228,11 +227,10 @@ TEST(file_out_leaves_nothing_behind_unless_committed)
     CHECK_OK(file_out_pad(&f, 32, &e), e);
     CHECK_OK(file_out_commit(&f, &e), e);
     for (int direct = 0; direct < 2; direct++) {
-        file_map m;
+        AUTO(file_map_close) file_map m;
         CHECK_OK(file_map_open(&m, path, direct, NULL, NULL, &e), e);
         CHECK_EQ(m.n_bytes, 32);
         CHECK(!memcmp(m.bytes, "abc\0", 4));
-        file_map_close(&m);
     }
     file_map m;
     CHECK_STATUS(file_map_open(&m, "/nonexistent/x", false, NULL, NULL, &e), E_IO);
@@ -241,14 +239,13 @@ TEST(file_out_leaves_nothing_behind_unless_committed)
 
 TEST(arena_is_aligned_and_zeroed)
 {
-    arena a = {0};
+    AUTO(arena_free) arena a = {0};
     for (size_t n = 1; n < 200000; n = n * 3 + 1) {
         unsigned char *p = arena_alloc(&a, n);
         CHECK(p && (uintptr_t)p % 16 == 0 && !p[0] && !p[n - 1]);
         memset(p, 0xff, n);
     }
     CHECK(!arena_array(&a, SIZE_MAX / 2, 4));
-    arena_free(&a);
     arena_free(&a);
 }
 
@@ -264,11 +261,10 @@ static void write_text(const char *path, const char *text)
 static void check_text(const char *path, const char *expected)
 {
     err e = {0};
-    char *text;
+    AUTO_MEM char *text;
     size_t n;
     CHECK_OK(file_read_all(path, 100, &text, &n, &e), e);
     CHECK_STR(text, expected);
-    mem_free(text);
 }
 
 TEST(file_out_writes_through_symbolic_links)

@@ -9,7 +9,7 @@ TEST(str_refuses_impossible_lengths_and_keeps_its_bytes)
 {
     static const size_t lengths[] = {SIZE_MAX / 4 + 1, SIZE_MAX / 2, SIZE_MAX - 1, SIZE_MAX};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        str s = {0};
+        AUTO(str_free) str s = {0};
         str_puts(&s, "ab");
         str_put(&s, "x", lengths[i]);
         CHECK(s.bad && s.n == 2);
@@ -21,20 +21,18 @@ TEST(str_refuses_impossible_lengths_and_keeps_its_bytes)
         str_putc(&s, 'c');
         CHECK(s.bad && s.n == lengths[i]);
         s.n = 4;
-        str_free(&s);
     }
 }
 
 TEST(str_without_memory_keeps_its_bytes)
 {
-    str s = {0};
+    AUTO(str_free) str s = {0};
     mem_fail_after(0);
     str_puts(&s, "ab");
     mem_fail_after(-1);
     CHECK(s.bad && !s.n && !*str_text(&s));
     str_puts(&s, "ab");
     CHECK(s.bad && !s.n);
-    str_free(&s);
 }
 
 TEST(str_fits_its_contents)

@@ -44,9 +44,9 @@ static carat_batch *open_batch(carat_model *m, int32_t pool, int32_t checkpoint_
 PLAIN_TEST(jobs_of_a_small_pool_answer_as_if_alone)
 {
     static const int32_t pool[] = {512, 832, 1024, 0}, budget_mb[] = {0, -1, 1, 0};
-    carat_model *m = toy_model_open(NULL, NULL);
-    question *q = mem_calloc(JOBS, sizeof *q);
-    answer *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_MEM question *q = mem_calloc(JOBS, sizeof *q);
+    AUTO_MEM answer *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
     uint64_t rng = test_seed(), n_preempted = 0;
     CHECK(q && want && got);
     for (int i = 0; i < JOBS; i++) {
@@ -54,7 +54,7 @@ PLAIN_TEST(jobs_of_a_small_pool_answer_as_if_alone)
         alone(m, &q[i], &want[i]);
     }
     for (int k = 0; k < 4; k += 1 + test_brief()) {
-        carat_batch *b = open_batch(m, pool[k], budget_mb[k]);
+        AUTO_BATCH *b = open_batch(m, pool[k], budget_mb[k]);
         carat_batch_info info;
         carat_slot_info slots[JOBS];
         int most_out = 0;
@@ -79,23 +79,18 @@ PLAIN_TEST(jobs_of_a_small_pool_answer_as_if_alone)
         CHECK(info.n_preempted == 0 || pool[k]);
         CHECK_EQ(most_out > 0, info.n_preempted > 0);
         n_preempted += info.n_preempted;
-        carat_batch_close(b);
     }
     CHECK(n_preempted > 0);
-    mem_free(q);
-    mem_free(want);
-    mem_free(got);
-    carat_model_close(m);
 }
 
 /* Some jobs are cancelled while they run, wait in the queue, or wait in host memory. */
 TEST(jobs_of_a_small_pool_may_be_cancelled_at_any_time)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    question *q = mem_calloc(JOBS, sizeof *q);
-    answer *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_MEM question *q = mem_calloc(JOBS, sizeof *q);
+    AUTO_MEM answer *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
     uint64_t rng = test_seed();
-    carat_batch *b = open_batch(m, 576, 0);
+    AUTO_BATCH *b = open_batch(m, 576, 0);
     CHECK(q && want && got);
     for (int i = 0; i < JOBS; i++) {
         draw(m, &q[i], i, &rng);
@@ -113,21 +108,16 @@ TEST(jobs_of_a_small_pool_may_be_cancelled_at_any_time)
         n_whole += got[i].n == want[i].n;
     }
     CHECK(n_whole < JOBS);
-    carat_batch_close(b);
-    mem_free(q);
-    mem_free(want);
-    mem_free(got);
-    carat_model_close(m);
 }
 
 /* An answer as long as the pool: the pool bounds the context. */
 PLAIN_TEST(an_answer_ends_where_the_pool_ends)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     question q;
     answer r;
     uint64_t rng = 1;
-    carat_batch *b;
+    AUTO_BATCH *b;
     carat_error e = {0};
     carat_batch_options o = {.session = {.n_ctx = 1024, .kv_pool = 600}, .n_slots = 2};
     CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
@@ -143,8 +133,6 @@ PLAIN_TEST(an_answer_ends_where_the_pool_ends)
     CHECK_OK(r.st, r.e);
     CHECK_EQ(r.finish, CARAT_FINISH_LENGTH);
     CHECK_EQ(q.n + r.n, 640 + 1); /* the last token is not computed */
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 TEST(a_pool_that_makes_no_sense_is_refused_with_a_sentence)
@@ -157,7 +145,7 @@ TEST(a_pool_that_makes_no_sense_is_refused_with_a_sentence)
                {511, "at least 512"},
                {4 * CTX + 1, "never hold more than 2048"},
                {INT32_MAX, "never hold more"}};
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const carat_batch_options o = {.session = {.n_ctx = CTX, .kv_pool = bad[i].pool},
                                        .n_slots = 4};
@@ -169,12 +157,11 @@ TEST(a_pool_that_makes_no_sense_is_refused_with_a_sentence)
         err_clear(&e);
         CHECK_STATUS(carat_plan_batch(m, &o, &plan, &e), E_ARG);
     }
-    carat_model_close(m);
 }
 
 TEST(the_plan_of_a_pool_is_the_pool)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     carat_memory_plan whole, half;
     carat_batch_options o = {.session = {.n_ctx = CTX}, .n_slots = 4};
     carat_error e = {0};
@@ -185,12 +172,11 @@ TEST(the_plan_of_a_pool_is_the_pool)
     CHECK_EQ(half.kv_global_bytes - tables, pools / 2);
     CHECK_EQ(half.kv_swa_bytes, whole.kv_swa_bytes);
     CHECK_EQ(whole.total_bytes - half.total_bytes, whole.kv_global_bytes - half.kv_global_bytes);
-    carat_model_close(m);
 }
 
 static status small_pool_round(carat_model *m, err *e)
 {
-    carat_batch *b = NULL;
+    AUTO_BATCH *b = NULL;
     question q;
     answer r[3];
     uint64_t rng = 9;
@@ -218,13 +204,12 @@ static status small_pool_round(carat_model *m, err *e)
     for (int i = 0; i < 3 && !st; i++)
         if (r[i].n_done && r[i].st)
             st = err_set(e, r[i].st, "%s", r[i].e.text);
-    carat_batch_close(b);
     return st;
 }
 
 PLAIN_TEST(every_allocation_of_a_small_pool_may_fail)
 {
-    carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 1});
+    AUTO_MODEL *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 1});
     /* The first allocations open the batch; those of jobs repeat with each of them. */
     for (int64_t n = 0;; n += test_brief() && n >= 40 ? 3 : 1) {
         err e = {0};
@@ -236,5 +221,4 @@ PLAIN_TEST(every_allocation_of_a_small_pool_may_fail)
         if (!hit)
             break;
     }
-    carat_model_close(m);
 }

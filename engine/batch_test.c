@@ -110,11 +110,10 @@ static carat_batch *open_batch(carat_model *m, int32_t n_slots, int32_t chunk)
 
 static void alone(carat_model *m, const request *q, record *r)
 {
-    carat_session *s;
+    AUTO_SESSION *s;
     carat_error e = {0};
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
     CHECK_OK(carat_generate(s, q->ids, q->n, &q->o, keep, r, &r->t, &e), e);
-    carat_session_close(s);
 }
 
 static void check_same(const record *a, const record *b, int i)
@@ -130,9 +129,9 @@ static void check_same(const record *a, const record *b, int i)
 
 PLAIN_TEST(jobs_of_a_batch_answer_as_if_alone)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    request *q = mem_calloc(JOBS, sizeof *q);
-    record *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_MEM request *q = mem_calloc(JOBS, sizeof *q);
+    AUTO_MEM record *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
     uint64_t rng = test_seed();
     CHECK(q && want && got);
     for (int i = 0; i < JOBS; i++) {
@@ -141,7 +140,7 @@ PLAIN_TEST(jobs_of_a_batch_answer_as_if_alone)
     }
     static const int32_t slots[] = {1, 3, 5, 16}, chunks[] = {1, 7, 64, 0};
     for (int k = 0; k < 4; k++) {
-        carat_batch *b = open_batch(m, slots[k], chunks[k]);
+        AUTO_BATCH *b = open_batch(m, slots[k], chunks[k]);
         carat_batch_info info;
         memset(got, 0, JOBS * sizeof *got);
         int sent = 0;
@@ -163,22 +162,17 @@ PLAIN_TEST(jobs_of_a_batch_answer_as_if_alone)
         CHECK_EQ(info.n_busy, 0);
         CHECK_EQ(info.n_queued, 0);
         CHECK(slots[k] == 1 || info.n_passes < info.n_rows);
-        carat_batch_close(b);
     }
-    mem_free(q);
-    mem_free(want);
-    mem_free(got);
-    carat_model_close(m);
 }
 
 /* The planned scratch suffices for any number of prompt rows beside any number of answers. With one
  * head and many threads, a few rows are divided otherwise than one or sixteen. */
 PLAIN_TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
 {
-    carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 4});
+    AUTO_MODEL *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 4});
     for (int n_slots = 2; n_slots <= 20; n_slots += 9) {
-        carat_batch *b = open_batch(m, n_slots, 0);
-        record *r = mem_calloc(20, sizeof *r);
+        AUTO_BATCH *b = open_batch(m, n_slots, 0);
+        AUTO_MEM record *r = mem_calloc(20, sizeof *r);
         request q = {.n = 120, .o = options(m, 0, 40)};
         uint64_t rng = test_seed();
         CHECK(r);
@@ -192,10 +186,7 @@ PLAIN_TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
             ;
         for (int i = 0; i < n_slots; i++)
             CHECK_OK(r[i].st, r[i].e);
-        mem_free(r);
-        carat_batch_close(b);
     }
-    carat_model_close(m);
 }
 
 typedef struct {
@@ -222,8 +213,8 @@ static bool watch(void *user, const carat_event *ev)
  * that is submitted last is answered before the long prompt is complete. */
 PLAIN_TEST(a_long_prompt_stalls_nobody)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_batch *b = open_batch(m, 3, 8);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b = open_batch(m, 3, 8);
     world w = {0};
     witness x[3] = {{.w = &w}, {.w = &w}, {.w = &w}};
     static const int64_t n[3] = {20, 400, 30};
@@ -250,14 +241,12 @@ PLAIN_TEST(a_long_prompt_stalls_nobody)
     while (carat_batch_step(b))
         ;
     CHECK(x[0].n_tokens == 150 && x[1].n_tokens == 5);
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 PLAIN_TEST(a_follow_up_goes_to_the_slot_that_knows_it)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_batch *b = open_batch(m, 3, 16);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b = open_batch(m, 3, 16);
     request q[3] = {0};
     uint64_t rng = test_seed();
     for (int i = 0; i < 3; i++) {
@@ -281,16 +270,14 @@ PLAIN_TEST(a_follow_up_goes_to_the_slot_that_knows_it)
             for (int k = 0; k < 6; k++)
                 q[i].ids[q[i].n++] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
         }
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 /* n answers to one prompt, and one to a prompt that shares its prefix: the prefix is computed once.
  */
 PLAIN_TEST(jobs_with_one_prompt_compute_it_once)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_batch *b = open_batch(m, 4, 32);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b = open_batch(m, 4, 32);
     request q = {.n = 200, .o = options(m, 0.8f, 30)};
     record r[4] = {0}, want = {0};
     uint64_t rng = test_seed();
@@ -321,13 +308,11 @@ PLAIN_TEST(jobs_with_one_prompt_compute_it_once)
     record fresh = {0};
     alone(m, &other, &fresh);
     check_same(&r[3], &fresh, 3);
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 TEST(a_batch_ends_jobs_when_told_to)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     carat_batch *b = open_batch(m, 2, 16);
     request q = {.n = 60, .o = options(m, 0, 100)};
     record r[6] = {0};
@@ -358,12 +343,11 @@ TEST(a_batch_ends_jobs_when_told_to)
     carat_batch_close(b);
     for (int i = 0; i < 3; i++)
         CHECK(left[i].n_done == 1 && left[i].st == E_CANCELLED);
-    carat_model_close(m);
 }
 
 TEST(a_batch_refuses_what_it_cannot_do)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     carat_batch *b;
     carat_error e = {0};
     bool full;
@@ -410,14 +394,13 @@ TEST(a_batch_refuses_what_it_cannot_do)
         CHECK_EQ(r[i].n_done, i < 3);
     carat_batch_close(b);
     carat_batch_close(NULL);
-    carat_model_close(m);
 }
 
 /* Stop strings and biases are copied: the caller may free its own before the job begins. */
 TEST(a_job_owns_its_options)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_batch *b = open_batch(m, 1, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b = open_batch(m, 1, 0);
     request q = {.n = 9};
     carat_logit_bias bias = {.id = 70, .bias = 1e6f};
     const char *bytes;
@@ -442,8 +425,6 @@ TEST(a_job_owns_its_options)
     CHECK_EQ(r.n, 1);
     CHECK_EQ(r.ids[0], 70);
     CHECK_EQ(r.finish, CARAT_FINISH_STOP);
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 typedef struct {
@@ -479,8 +460,8 @@ static void *visit(void *arg)
 
 TEST(jobs_may_come_from_many_threads)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    crowd *c = mem_calloc(1, sizeof *c);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_MEM crowd *c = mem_calloc(1, sizeof *c);
     pthread_t thread[4];
     CHECK(c);
     c->b = open_batch(m, 2, 0);
@@ -502,8 +483,6 @@ TEST(jobs_may_come_from_many_threads)
     carat_batch_get_info(c->b, &info, NULL, 0);
     CHECK(!info.n_busy && !info.n_queued);
     carat_batch_close(c->b);
-    mem_free(c);
-    carat_model_close(m);
 }
 
 /* ---- Masks and budgets ------------------------------------------------------------------- */
@@ -537,8 +516,8 @@ static void accepted(void *user, int32_t id)
 
 TEST(a_mask_bounds_what_is_sampled)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_batch *b = open_batch(m, 2, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b = open_batch(m, 2, 0);
     mask k = {.allow = {33, 70, 95}, .n_allow = 3};
     carat_mask hook = {.fill = fill, .accept = accepted, .user = &k};
     request q = {.n = 20, .o = options(m, 1, 30)};
@@ -568,14 +547,12 @@ TEST(a_mask_bounds_what_is_sampled)
         ;
     CHECK_STATUS(r.st, E_LIMIT);
     CHECK_EQ(r.n, 3);
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 TEST(a_thought_is_closed_when_its_budget_is_spent)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_batch *b = open_batch(m, 1, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b = open_batch(m, 1, 0);
     int32_t close;
     carat_error e = {0};
     CHECK_EQ(carat_tokenize(m, "<channel|>", 10, CARAT_TOK_SPECIAL, &close, 1, &e), 1);
@@ -608,14 +585,12 @@ TEST(a_thought_is_closed_when_its_budget_is_spent)
     record r = {0};
     carat_job j = {.ids = q.ids, .n = 20, .opt = &q.o, .done = done, .user = &r};
     CHECK_STATUS(carat_batch_submit(b, &j, NULL, NULL, &e), E_UNSUPPORTED);
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 TEST(broken_weights_end_the_jobs_and_not_the_batch)
 {
-    carat_model *m = toy_model_open(&(toy_model_file){.nan_tensor = "output_norm.weight"}, NULL);
-    carat_batch *b = open_batch(m, 2, 0);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.nan_tensor = "output_norm.weight"}, NULL);
+    AUTO_BATCH *b = open_batch(m, 2, 0);
     request q = {.n = 20, .o = options(m, 0, 10)};
     record r[3] = {0};
     for (int i = 0; i < 3; i++)
@@ -626,15 +601,13 @@ TEST(broken_weights_end_the_jobs_and_not_the_batch)
         CHECK_STATUS(r[i].st, E_NUMERIC);
         CHECK(strstr(r[i].e.text, "NaN"));
     }
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 static status batch_round(void *path, err *e)
 {
     carat_model *m = NULL;
     carat_batch *b = NULL;
-    record *r = calloc(1, sizeof *r);
+    AUTO_PTR(free) record *r = calloc(1, sizeof *r);
     static const char *const stop[] = {"never this"};
     carat_logit_bias bias = {.id = 9, .bias = 1};
     int32_t ids[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -658,7 +631,6 @@ static status batch_round(void *path, err *e)
     }
     carat_batch_close(b);
     carat_model_close(m);
-    free(r);
     return st;
 }
 
@@ -702,8 +674,8 @@ static void slow_done(void *user, carat_status st, const carat_error *e, const c
  */
 TEST(times_of_a_cancelled_job_are_those_of_its_part)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_batch *b = open_batch(m, 1, 16);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b = open_batch(m, 1, 16);
     request q;
     carat_error e = {0};
     uint64_t rng = test_seed();
@@ -728,6 +700,4 @@ TEST(times_of_a_cancelled_job_are_those_of_its_part)
         else
             CHECK_MSG(x.t.prefill_ms >= SLOW_MS && !x.n_tokens, "%g ms", x.t.prefill_ms);
     }
-    carat_batch_close(b);
-    carat_model_close(m);
 }

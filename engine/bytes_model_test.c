@@ -70,9 +70,9 @@ TEST(bytes_models_read_and_write_text)
         "Hello, it's 42\r\n\tna\xC3\xAFve \xE6\x9D\xB1\xE4\xBA\xAC e\xCC\x81 "
         "\xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD </think> <|im_end|>\n\n  x";
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
-        carat_model *m = toy_model_open(&models[k].file, NULL);
+        AUTO_MODEL *m = toy_model_open(&models[k].file, NULL);
         int32_t ids[CTX];
-        str back = {0};
+        AUTO(str_free) str back = {0};
         carat_model_info info;
         carat_model_get_info(m, &info);
         CHECK(info.has_vocab);
@@ -84,17 +84,15 @@ TEST(bytes_models_read_and_write_text)
             str_put(&back, bytes, (size_t)len);
         }
         CHECK_STR(str_text(&back), text);
-        str_free(&back);
-        carat_model_close(m);
     }
 }
 
 PLAIN_TEST(bytes_models_answer_in_whole_characters)
 {
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
-        carat_model *m = toy_model_open(&models[k].file, NULL);
+        AUTO_MODEL *m = toy_model_open(&models[k].file, NULL);
         carat_session_options so = {.n_ctx = CTX};
-        carat_session *s;
+        AUTO_SESSION *s;
         err e = {0};
         int broken = 0;
         CHECK_OK(carat_session_open(m, &so, &s, &e), e);
@@ -124,8 +122,6 @@ PLAIN_TEST(bytes_models_answer_in_whole_characters)
             free_record(&r);
         }
         CHECK(broken); /* nonsense holds parts of characters */
-        carat_session_close(s);
-        carat_model_close(m);
     }
 }
 
@@ -168,9 +164,9 @@ static void answer(carat_session *s, const carat_model *m, const char *text, con
 
 TEST(laguna_answers_end_at_a_spelled_mark)
 {
-    carat_model *m = toy_model_open(&models[1].file, NULL);
+    AUTO_MODEL *m = toy_model_open(&models[1].file, NULL);
     carat_session_options so = {.n_ctx = CTX};
-    carat_session *s;
+    AUTO_SESSION *s;
     record r;
     err e = {0};
     int32_t ids[8];
@@ -193,6 +189,4 @@ TEST(laguna_answers_end_at_a_spelled_mark)
     answer(s, m, "yes</assistant>no", NULL, true, &r); /* asked to go on at ends */
     CHECK(strstr(str_text(&r.text), "yes</assistant>no"));
     free_record(&r);
-    carat_session_close(s);
-    carat_model_close(m);
 }

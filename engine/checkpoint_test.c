@@ -33,19 +33,16 @@ static int64_t like_fresh(carat_session *s, carat_model *m, const carat_session_
                           const int32_t *ids, int64_t n)
 {
     size_t n_vocab = (size_t)toy_n_vocab(m);
-    float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
+    AUTO_MEM float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
     carat_session_options plain = *o;
     int64_t n_reused = -1;
     carat_error e = {0};
     CHECK(a && b);
     plain.checkpoint_mb = -1;
-    carat_session *fresh = open_with(m, plain);
+    AUTO_SESSION *fresh = open_with(m, plain);
     CHECK_OK(carat_eval(s, ids, n, a, &n_reused, &e), e);
     CHECK_OK(carat_eval(fresh, ids, n, b, NULL, &e), e);
     same_logits(a, b, (int32_t)n_vocab, n);
-    carat_session_close(fresh);
-    mem_free(a);
-    mem_free(b);
     return n_reused;
 }
 
@@ -55,7 +52,7 @@ static int64_t like_fresh(carat_session *s, carat_model *m, const carat_session_
  * size that held other tokens. */
 PLAIN_TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
 {
-    carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
     int32_t ids[N_IDS], other[N_IDS];
     carat_error e = {0};
     static const int64_t at[] = {1, 16, 17, 64, 127, 350};
@@ -95,7 +92,6 @@ PLAIN_TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
             carat_snapshot_free(p);
             carat_session_close(t);
         }
-    carat_model_close(m);
 }
 
 TEST(a_snapshot_is_refused_where_it_does_not_belong)
@@ -171,9 +167,9 @@ static carat_timings answer(carat_session *s, talk *c, int32_t n_tokens)
 
 PLAIN_TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     carat_session_options o = {.n_ctx = CTX, .chunk = 16};
-    carat_session *s = open_with(m, o);
+    AUTO_SESSION *s = open_with(m, o);
     talk a = begin_talk(m, 10), b;
     CHECK_EQ(answer(s, &a, 120).n_reused, 0);
     carat_timings t =
@@ -205,15 +201,13 @@ PLAIN_TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
     carat_cache_info info;
     carat_session_cache(s, &info);
     CHECK(info.n_checkpoints > 4 && info.checkpoint_bytes > 0);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* Random histories that grow, are cut, edited and switched give the results of fresh sessions, with
  * a large, a small and no checkpoint budget. */
 PLAIN_TEST(random_histories_equal_fresh_sessions_in_any_budget)
 {
-    carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
     uint64_t rng = test_seed();
     static const int32_t budget_mb[] = {0, 1, -1};
     for (int k = 0; k < N_FORMATS; k++) {
@@ -221,7 +215,7 @@ PLAIN_TEST(random_histories_equal_fresh_sessions_in_any_budget)
                                    .chunk = 1 + (int32_t)rng_below(&rng, 40),
                                    .kv_k = formats[k % N_FORMATS],
                                    .checkpoint_mb = budget_mb[k % 3]};
-        carat_session *s = open_with(m, o);
+        AUTO_SESSION *s = open_with(m, o);
         talk c[3] = {begin_talk(m, 1), begin_talk(m, 2), begin_talk(m, 3)};
         int64_t reused = 0;
         for (int i = 0; i < (test_brief() ? 8 : 15); i++) {
@@ -239,20 +233,18 @@ PLAIN_TEST(random_histories_equal_fresh_sessions_in_any_budget)
             CHECK(o.checkpoint_mb >= 0 || !info.n_checkpoints);
         }
         CHECK(reused > 0 || o.checkpoint_mb < 0); /* without checkpoints reuse is chance */
-        carat_session_close(s);
     }
-    carat_model_close(m);
 }
 
 /* If the n-th allocation fails, the call returns an error or the right answer. */
 PLAIN_TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     carat_session_options o = {.n_ctx = CTX, .chunk = 16};
     int32_t n_vocab = toy_n_vocab(m);
     talk a = begin_talk(m, 10), b = begin_talk(m, 20);
-    float *want = mem_calloc((size_t)n_vocab, sizeof *want);
-    float *got = mem_calloc((size_t)n_vocab, sizeof *got);
+    AUTO_MEM float *want = mem_calloc((size_t)n_vocab, sizeof *want);
+    AUTO_MEM float *got = mem_calloc((size_t)n_vocab, sizeof *got);
     carat_session *s = open_with(m, o);
     carat_error e = {0};
     CHECK(want && got);
@@ -275,9 +267,6 @@ PLAIN_TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
             break;
         CHECK(n < 1000);
     }
-    mem_free(want);
-    mem_free(got);
-    carat_model_close(m);
 }
 
 typedef struct {
@@ -299,8 +288,8 @@ static bool count_allocations(void *user, const carat_event *ev)
 /* The rings overwrite the end of the prompt during the answer; its rows are copied just before. */
 TEST(a_checkpoint_in_the_middle_of_an_answer_allocates_nothing)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_with(m, (carat_session_options){.n_ctx = CTX, .chunk = 4});
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_with(m, (carat_session_options){.n_ctx = CTX, .chunk = 4});
     talk a = begin_talk(m, 10);
     carat_generate_options o = {.max_tokens = 100};
     counted c = {0};
@@ -317,22 +306,18 @@ TEST(a_checkpoint_in_the_middle_of_an_answer_allocates_nothing)
     CHECK_EQ(c.last - c.first, 0);
     carat_session_cache(s, &info);
     CHECK_EQ(info.n_checkpoints, 2);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* The only page is shared with a checkpoint, and the next prompt parts from it inside that page. */
 TEST(the_first_page_of_a_pool_is_left_by_checkpoints_too)
 {
-    carat_model *m = toy_model_open(&(toy_model_file){.base = "dense"}, NULL);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.base = "dense"}, NULL);
     const carat_session_options o = {.n_ctx = 64, .checkpoint_mb = 16};
-    carat_session *s = open_with(m, o);
+    AUTO_SESSION *s = open_with(m, o);
     int32_t ids[60], other[60];
     toy_random_ids(m, ids, 60, 5);
     toy_random_ids(m, other, 60, 6);
     memcpy(other, ids, 20 * sizeof *ids);
     like_fresh(s, m, &o, ids, 60);
     CHECK_EQ(like_fresh(s, m, &o, other, 60), 20);
-    carat_session_close(s);
-    carat_model_close(m);
 }

@@ -142,7 +142,7 @@ static void put_member(str *o, const char *key, const str *text)
 /* A "caller" is an assistant whose message calls a tool. */
 static void put_message(str *o, const char *role, uint64_t *rng)
 {
-    str text = {0};
+    AUTO(str_free) str text = {0};
     put_text(&text, rng);
     str_printf(o, "%s{\"role\":\"%s\"", o->n > 1 ? "," : "",
                strcmp(role, "caller") ? role : "assistant");
@@ -163,7 +163,6 @@ static void put_message(str *o, const char *role, uint64_t *rng)
         put_member(o, "content", &text);
         str_puts(o, "}");
     }
-    str_free(&text);
 }
 
 /* A conversation without its closing bracket. */
@@ -201,12 +200,10 @@ static bool is_role(const jtree *m, const char *role)
 
 static bool same_value(const jtree *a, const jtree *b)
 {
-    str x = {0}, y = {0};
+    AUTO(str_free) str x = {0}, y = {0};
     jtree_put_json(&x, a);
     jtree_put_json(&y, b);
     bool same = x.n == y.n && !memcmp(x.at, y.at, x.n);
-    str_free(&x);
-    str_free(&y);
     return same;
 }
 
@@ -225,8 +222,8 @@ static void check_code(const carat_compressed_text *t)
     compress_units u = {0};
     err e = {0};
     size_t *end = mem_calloc(t->n_text, sizeof *end);
-    int32_t *id = mem_calloc(t->n_text, sizeof *id);
-    float *value = mem_calloc(t->n_text, sizeof *value);
+    AUTO_MEM int32_t *id = mem_calloc(t->n_text, sizeof *id);
+    AUTO_MEM float *value = mem_calloc(t->n_text, sizeof *value);
     CHECK(end && id && value);
     for (size_t i = 0; i < t->n_text; i++)
         end[i] = i + 1;
@@ -245,21 +242,18 @@ static void check_code(const carat_compressed_text *t)
             CHECK_MSG(apart || (from <= u.at[i].from && to >= u.at[i].to), "code is cut");
         }
     mem_free(u.at);
-    mem_free(value);
-    mem_free(id);
     mem_free(end);
 }
 
 static void check_text(const carat_compressed_text *t, const jtree *before, const jtree *after)
 {
-    str joined = {0};
+    AUTO(str_free) str joined = {0};
     CHECK(t->n_text <= before->n && !memcmp(t->text, before->s, t->n_text));
     compress_join(t->text, (const text_span *)(const void *)t->span, (size_t)t->n_spans, &joined);
     str_put(&joined, before->s + t->n_text, before->n - t->n_text); /* a question stays whole */
     CHECK(after->n == joined.n && !memcmp(after->s, joined.at, joined.n));
     CHECK(utf8_valid(after->s, after->n) && t->n_kept < t->n_tokens && t->n_tokens >= 512);
     check_code(t);
-    str_free(&joined);
 }
 
 /* Only what may change has changed, and in the way that is told. Returns the number of texts. */
@@ -319,10 +313,10 @@ PLAIN_TEST(compress_touches_nothing_that_is_protected)
 {
     uint64_t rng = test_seed();
     int n_texts = 0, n_conversations = test_trials(1000);
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     for (int i = 0; i < n_conversations; i++) {
-        str messages = {0};
+        AUTO(str_free) str messages = {0};
         carat_compressed x, again;
         carat_compressor *other, *mine = r.c;
         err e = {0};
@@ -342,25 +336,23 @@ PLAIN_TEST(compress_touches_nothing_that_is_protected)
             carat_compressor_close(other);
         }
         carat_compressed_free(&x);
-        str_free(&messages);
     }
     CHECK_MSG(n_texts > n_conversations, "only %d texts were shortened", n_texts);
-    rig_close(&r);
 }
 
 /* With every turn more, what comes before the last two turns is as in the prompt before. */
 TEST(compress_leaves_old_turns_as_they_were)
 {
     uint64_t rng = test_seed();
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     for (int i = 0; i < test_trials(20); i++) {
-        str messages = {0}, old = {0};
+        AUTO(str_free) str messages = {0}, old = {0};
         size_t stable = 0;
         for (int turn = 0; turn < 7; turn++) {
-            str now = {0};
+            AUTO(str_free) str now = {0};
             carat_compressed x;
-            arena mem = {0};
+            AUTO(arena_free) arena mem = {0};
             str_put(&now, str_text(&messages), messages.n);
             if (!messages.n)
                 str_putc(&now, '[');
@@ -389,30 +381,24 @@ TEST(compress_leaves_old_turns_as_they_were)
             }
             put_message(&messages, "assistant", &rng);
             carat_compressed_free(&x);
-            arena_free(&mem);
-            str_free(&now);
         }
-        str_free(&messages);
-        str_free(&old);
     }
-    rig_close(&r);
 }
 
 static void put_long(str *o, int words, const char *question, uint64_t *rng)
 {
-    str text = {0};
+    AUTO(str_free) str text = {0};
     put_words(&text, words, rng);
     str_puts(o, "[{\"role\":\"user\"");
     put_member(o, "content", &text);
     str_printf(o, "},{\"role\":\"user\",\"content\":\"%s\"}]", question);
-    str_free(&text);
 }
 
 TEST(compress_remembers_and_scores_in_parts)
 {
     uint64_t rng = test_seed();
-    rig r;
-    str a = {0}, b = {0};
+    AUTO(rig_close) rig r;
+    AUTO(str_free) str a = {0}, b = {0};
     carat_compressed x, y;
     rig_open(&r);
     put_long(&a, 400, "Where was the lamp?", &rng);
@@ -434,23 +420,20 @@ TEST(compress_remembers_and_scores_in_parts)
     compress(&r, &b, 0.3, &x);
     CHECK(x.n == 1 && r.f.calls == (x.at[0].n_tokens + 280) / 281 && r.f.longest <= 300);
     carat_compressed_free(&x);
-    str_free(&a);
-    str_free(&b);
-    rig_close(&r);
 }
 
 /* A small memory forgets; it never grows beyond its bound, and no result changes. */
 TEST(compress_with_little_memory)
 {
     uint64_t rng = test_seed();
-    rig r, small;
+    AUTO(rig_close) rig r, small;
     err e = {0};
     rig_open(&r);
     rig_open(&small);
     carat_compressor_close(small.c);
     CHECK_OK(carat_compressor_open(&small.c, 6000, &e), e);
     for (int i = 0; i < 12; i++) {
-        str a = {0};
+        AUTO(str_free) str a = {0};
         carat_compressed x, y;
         put_long(&a, 150 + 40 * (i % 3), "Which stone?", &rng);
         compress(&r, &a, 0.25, &x);
@@ -458,10 +441,7 @@ TEST(compress_with_little_memory)
         CHECK(x.n_text == y.n_text && (!x.text || !memcmp(x.text, y.text, x.n_text)));
         carat_compressed_free(&x);
         carat_compressed_free(&y);
-        str_free(&a);
     }
-    rig_close(&small);
-    rig_close(&r);
 }
 
 /* A text that is one block of code stays whole, however long it is. */
@@ -469,8 +449,8 @@ TEST(compress_of_code_alone_says_so)
 {
     uint64_t rng = test_seed();
     carat_compressed x;
-    rig r;
-    str text = {0}, a = {0};
+    AUTO(rig_close) rig r;
+    AUTO(str_free) str text = {0}, a = {0};
     rig_open(&r);
     str_puts(&text, "```\n");
     for (int i = 0; i < 200; i++)
@@ -491,9 +471,6 @@ TEST(compress_of_code_alone_says_so)
     CHECK_EQ(check_conversation(&a, &x), 1);
     CHECK(!strstr(x.text, "line 41 says"));
     carat_compressed_free(&x);
-    str_free(&text);
-    str_free(&a);
-    rig_close(&r);
 }
 
 /* A long text and its question in one message, as people paste them. */
@@ -502,12 +479,12 @@ TEST(compress_shortens_a_message_with_its_question)
     static const char question[] = "\\n\\nWhich line says forty-one?\\n";
     static const char *const forms[][2] = {{"\"content\":\"", "\""},
                                            {"\"content\":[{\"type\":\"text\",\"text\":\"", "\"}]"}};
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     for (int form = 0; form < 2; form++)
         for (int turns = 0; turns < 2; turns++) {
-            str a = {0}, text = {0};
-            carat_compressed x;
+            AUTO(str_free) str a = {0}, text = {0};
+            AUTO(carat_compressed_free) carat_compressed x;
             for (int i = 0; i < 300; i++)
                 str_printf(&text, "The line %d says what it says. ", i);
             str_puts(&a, "[");
@@ -520,11 +497,7 @@ TEST(compress_shortens_a_message_with_its_question)
             CHECK_MSG(x.text, "%s", x.why);
             CHECK_EQ(check_conversation(&a, &x), 1);
             CHECK(strstr(x.text, question) && x.n_text < a.n * 3 / 4);
-            carat_compressed_free(&x);
-            str_free(&text);
-            str_free(&a);
         }
-    rig_close(&r);
 }
 
 /* Of the end of a message, the scorer's question is the last paragraph alone. */
@@ -532,13 +505,13 @@ TEST(compress_asks_for_the_last_paragraph)
 {
     static const char *const ends[] = {"Say.\\nWhich one?", "Say.\\nWhich one?\\n",
                                        "Say.\\nWhich one?\\n\\n \\n"};
-    rig r;
-    str heard = {0}, body = {0};
+    AUTO(rig_close) rig r;
+    AUTO(str_free) str heard = {0}, body = {0};
     rig_open(&r);
     r.f.m = r.m;
     r.f.heard = &heard;
     for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
-        carat_compressed x;
+        AUTO(carat_compressed_free) carat_compressed x;
         str_cut(&body, 0);
         str_puts(&body, "[{\"role\":\"user\",\"content\":\"");
         for (int i = 0; i < 300; i++)
@@ -549,11 +522,7 @@ TEST(compress_asks_for_the_last_paragraph)
         const char *last = memmem(heard.at, heard.n, "\n\nSay.\nWhich one?", 17);
         CHECK_MSG(last && last[-1] != '\n' && !memmem(heard.at, heard.n, "thanks", 6),
                   "%zu: ... %s", k, str_text(&heard) + (heard.n > 80 ? heard.n - 80 : 0));
-        carat_compressed_free(&x);
     }
-    str_free(&heard);
-    str_free(&body);
-    rig_close(&r);
 }
 
 TEST(compress_says_why_it_does_not)
@@ -561,8 +530,8 @@ TEST(compress_says_why_it_does_not)
     uint64_t rng = test_seed();
     carat_compressed x;
     carat_compress_options o = {.ratio = 0.3};
-    rig r;
-    str a = {0}, lossy = {0};
+    AUTO(rig_close) rig r;
+    AUTO(str_free) str a = {0}, lossy = {0};
     err e = {0};
     rig_open(&r);
     put_long(&a, 400, "Where?", &rng);
@@ -592,9 +561,6 @@ TEST(compress_says_why_it_does_not)
     e = (err){0};
     CHECK_STATUS(compress_json(&r, r.c, lossy.at, &o, &x, &e), CARAT_E_UNSUPPORTED);
     CHECK_MSG(strstr(e.text, "byte for byte"), "%s", e.text);
-    str_free(&lossy);
-    str_free(&a);
-    rig_close(&r);
 }
 
 TEST(compress_reads_its_option)
@@ -621,8 +587,8 @@ TEST(compress_of_plain_texts)
     uint64_t rng = test_seed();
     carat_compress_options o = {.ratio = 0.2};
     carat_compressed x;
-    rig r;
-    str a = {0};
+    AUTO(rig_close) rig r;
+    AUTO(str_free) str a = {0};
     err e = {0};
     rig_open(&r);
     put_words(&a, 400, &rng);
@@ -638,8 +604,6 @@ TEST(compress_of_plain_texts)
     CHECK_OK(carat_compress_text(r.c, r.m, &r.s, "short", 5, &o, &x, &e), e);
     CHECK(!x.text && x.why[0]);
     carat_compressed_free(&x);
-    str_free(&a);
-    rig_close(&r);
 }
 
 typedef struct attempt {
@@ -668,13 +632,11 @@ static status attempt_chat(void *arg, err *e)
 TEST(compress_without_memory)
 {
     uint64_t rng = test_seed();
-    rig r;
-    str a = {0};
+    AUTO(rig_close) rig r;
+    AUTO(str_free) str a = {0};
     rig_open(&r);
     put_long(&a, 150, "Where was it?", &rng);
     test_every_allocation(attempt_chat, &(attempt){&r, &a});
-    str_free(&a);
-    rig_close(&r);
 }
 
 /* ---- A model as the scorer ---------------------------------------------------------------------
@@ -689,19 +651,15 @@ static carat_status score_session(void *user, const int32_t *ids, int64_t n, flo
 PLAIN_TEST(compress_with_a_model)
 {
     uint64_t rng = test_seed();
-    rig r;
-    str a = {0};
+    AUTO(rig_close) rig r;
+    AUTO(str_free) str a = {0};
     err e = {0};
-    carat_session *s;
-    carat_compressed x;
+    AUTO_SESSION *s;
+    AUTO(carat_compressed_free) carat_compressed x;
     rig_open(&r);
     CHECK_OK(carat_session_open(r.m, &(carat_session_options){.n_ctx = 256}, &s, &e), e);
     r.s = (carat_scorer){.model = r.m, .n_ctx = 256, .score = score_session, .user = s};
     put_long(&a, 150, "Where was the lamp?", &rng);
     compress(&r, &a, 0.3, &x);
     CHECK_EQ(check_conversation(&a, &x), 1);
-    carat_compressed_free(&x);
-    carat_session_close(s);
-    str_free(&a);
-    rig_close(&r);
 }

@@ -119,14 +119,12 @@ static void first_turn_of_a_killed_process(const setting *v, int64_t n)
 /* Turns of one process that lives. */
 static void both_turns(const setting *v, int64_t n, int64_t more, said *x, int64_t *rest)
 {
-    carat_model *m = open_model(v);
-    carat_session *s = open_session(m, v, false);
+    AUTO_MODEL *m = open_model(v);
+    AUTO_SESSION *s = open_session(m, v, false);
     turn(s, x, n, 1);
     *rest = s->b.slot->t.kv.n_past;
     CHECK(kv_pager_lossy(&s->b.slot->t.kv));
     turn(s, x, more, 2);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 static void killed_and_back(setting *v, int64_t n, int64_t more, const char *dir)
@@ -137,8 +135,8 @@ static void killed_and_back(setting *v, int64_t n, int64_t more, const char *dir
     snprintf(v->dir, sizeof v->dir, "%s", test_temp(dir));
     both_turns(v, n, more, &want, &rest);
     first_turn_of_a_killed_process(v, n);
-    carat_model *m = open_model(v);
-    carat_session *s = open_session(m, v, true);
+    AUTO_MODEL *m = open_model(v);
+    AUTO_SESSION *s = open_session(m, v, true);
     memcpy(got.id, want.id, (size_t)(n + ANSWER) * sizeof *got.id);
     got.n = n + ANSWER;
     turn(s, &got, more, 2);
@@ -146,8 +144,6 @@ static void killed_and_back(setting *v, int64_t n, int64_t more, const char *dir
     CHECK_MSG(got.t.n_reused == rest, "%s: %lld of %lld tokens reused", v->policy,
               (long long)got.t.n_reused, (long long)rest);
     CHECK(got.n == want.n && !memcmp(got.id, want.id, (size_t)want.n * sizeof *want.id));
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 static const char *plain_model(void)
@@ -214,7 +210,7 @@ PLAIN_TEST(a_killed_conversation_of_another_pool_keeps_its_exact_beginning)
         w.policy = other[i].policy;
         w.keep = other[i].keep;
         w.tau = other[i].tau;
-        carat_model *m = open_model(&w);
+        AUTO_MODEL *m = open_model(&w);
         carat_session *a = open_session(m, &w, false), *b = open_session(m, &w, true);
         turn(a, &want, KEEP + 300, 1);
         turn(b, &got, KEEP + 300, 1);
@@ -223,7 +219,6 @@ PLAIN_TEST(a_killed_conversation_of_another_pool_keeps_its_exact_beginning)
         CHECK(got.n == want.n && !memcmp(got.id, want.id, (size_t)want.n * sizeof *want.id));
         carat_session_close(a);
         carat_session_close(b);
-        carat_model_close(m);
     }
 }
 
@@ -244,7 +239,7 @@ PLAIN_TEST(a_damaged_file_of_a_pooled_conversation_is_refused)
     CHECK(f);
     size_t n = fread(bytes, 1, sizeof bytes, f);
     CHECK(feof(f) && !fclose(f));
-    carat_model *m = open_model(&v);
+    AUTO_MODEL *m = open_model(&v);
     for (int trial = 0; trial < 24; trial++) {
         carat_cache_info info;
         size_t at = trial % 2 ? rng_below(&rng, n) : n - 1 - rng_below(&rng, 1200);
@@ -256,15 +251,13 @@ PLAIN_TEST(a_damaged_file_of_a_pooled_conversation_is_refused)
         bytes[at] = was;
         got = want;
         got.n = KEEP + 131 + ANSWER;
-        carat_session *s = open_session(m, &v, true);
+        AUTO_SESSION *s = open_session(m, &v, true);
         turn(s, &got, 30, 2);
         carat_session_cache(s, &info);
         CHECK(got.t.n_reused <= KEEP);
         CHECK_MSG(info.n_rejected >= 1 && strstr(info.last_error, ".carat-kv: "), "byte %zu: %s",
                   at, info.last_error);
-        carat_session_close(s);
     }
-    carat_model_close(m);
 }
 
 /* Records that no pager has. */

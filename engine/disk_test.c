@@ -65,9 +65,8 @@ static void want_format(fixture *f, int format)
     carat_error e = {0};
     o.cache_dir = NULL;
     o.checkpoint_mb = -1;
-    carat_session *s = open_with(f->m, o);
+    AUTO_SESSION *s = open_with(f->m, o);
     CHECK_OK(carat_eval(s, f->ids, N_IDS, f->want, NULL, &e), e);
-    carat_session_close(s);
 }
 
 static fixture begin(void)
@@ -99,7 +98,7 @@ static void end(fixture *f)
 /* A session with these options gives the right logits. Returns the tokens it reused. */
 static int64_t right(fixture *f, carat_session_options o, carat_cache_info *info)
 {
-    carat_session *s = open_with(f->m, o);
+    AUTO_SESSION *s = open_with(f->m, o);
     int64_t n_reused = -1;
     carat_error e = {0};
     CHECK_OK(carat_eval(s, f->ids, N_IDS, f->got, &n_reused, &e), e);
@@ -108,17 +107,15 @@ static int64_t right(fixture *f, carat_session_options o, carat_cache_info *info
                   f->got[i], f->want[i]);
     if (info)
         carat_session_cache(s, info);
-    carat_session_close(s);
     return n_reused;
 }
 
 /* Computes ids[0..n) in a session with the directory, and closes it. */
 static void leave_behind(const fixture *f, int64_t n, carat_session_options o)
 {
-    carat_session *s = open_with(f->m, o);
+    AUTO_SESSION *s = open_with(f->m, o);
     carat_error e = {0};
     CHECK_OK(carat_eval(s, f->ids, n, NULL, NULL, &e), e);
-    carat_session_close(s);
 }
 
 /* The number of files in the directory with this ending, and the path of the last. */
@@ -164,7 +161,7 @@ static unsigned char *slurp(const char *path, size_t *n)
 PLAIN_TEST(a_conversation_moves_between_divisions)
 {
     static const char *const on[] = {"cpu", "cpu,cpu", "cpu,cpu,cpu"};
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_model *whole = f.m;
     carat_error e = {0};
     for (int i = 0; i < 3; i++) {
@@ -179,12 +176,11 @@ PLAIN_TEST(a_conversation_moves_between_divisions)
         empty(&f);
     }
     f.m = whole;
-    end(&f);
 }
 
 PLAIN_TEST(a_conversation_outlives_the_program)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     char path[1024];
     struct stat sb;
     carat_cache_info info;
@@ -211,20 +207,17 @@ PLAIN_TEST(a_conversation_outlives_the_program)
         CHECK_EQ(right(&f, o, NULL), N_IDS - 1);
     }
     CHECK_EQ(files(&f, ".carat-kv", NULL, 0), N_FORMATS);
-    carat_model *other = toy_model_open(&(toy_model_file){.seed = 77, .wide_heads = true}, NULL);
-    carat_session *s = open_with(other, options(&f));
+    AUTO_MODEL *other = toy_model_open(&(toy_model_file){.seed = 77, .wide_heads = true}, NULL);
+    AUTO_SESSION *s = open_with(other, options(&f));
     int64_t n_reused;
     carat_error e = {0};
     CHECK_OK(carat_eval(s, f.ids, N_IDS, NULL, &n_reused, &e), e);
     CHECK_EQ(n_reused, 0); /* another model's files are not used either */
-    carat_session_close(s);
-    carat_model_close(other);
-    end(&f);
 }
 
 TEST(a_long_conversation_is_written_now_and_then)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_session *s = open_with(f.m, options(&f));
     carat_generate_options o = {.max_tokens = 1};
     carat_timings t;
@@ -236,7 +229,6 @@ TEST(a_long_conversation_is_written_now_and_then)
     int n = files(&f, ".carat-kv", NULL, 0);
     CHECK_MSG(n >= 2 && n <= 3, "%d files", n);
     CHECK(right(&f, options(&f), NULL) >= 134);
-    end(&f);
 }
 
 /* Does damage number i of 60 to the n bytes at b, which have room for one more. Returns the number
@@ -288,16 +280,15 @@ static void believe_no_damage(fixture *f, int format, int every, uint64_t *rng)
  * removed. */
 PLAIN_TEST(a_damaged_file_is_removed_and_never_believed)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     uint64_t rng = test_seed();
     for (int k = 0; k < N_FORMATS; k++)
         believe_no_damage(&f, k, k ? 10 : 1, &rng);
-    end(&f);
 }
 
 TEST(strange_files_in_the_directory_are_left_alone)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     char path[1024], name[1100], link[1100];
     leave_behind(&f, 120, options(&f));
     CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
@@ -325,12 +316,11 @@ TEST(strange_files_in_the_directory_are_left_alone)
     o = options(&f);
     o.cache_mb = -1;
     CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_ARG);
-    end(&f);
 }
 
 TEST(a_link_under_a_snapshots_name_is_replaced)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     char path[1024], victim[1100], *text;
     struct stat sb;
     err e = {0};
@@ -346,12 +336,11 @@ TEST(a_link_under_a_snapshots_name_is_replaced)
     CHECK(n == 8 && !memcmp(text, "precious", 8));
     mem_free(text);
     CHECK_EQ(right(&f, options(&f), NULL), 120);
-    end(&f);
 }
 
 TEST(a_directory_that_others_may_change_is_refused)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_session_options o = options(&f);
     carat_session *s;
     carat_error e = {0};
@@ -376,7 +365,6 @@ TEST(a_directory_that_others_may_change_is_refused)
         CHECK_STATUS(carat_session_open(f.m, &o, &s, &e), E_IO);
         CHECK(strstr(e.text, "another user (number 12345)"));
     }
-    end(&f);
 }
 
 /* A limit on file sizes fills the disk in the middle of the ids, the rings or the rest. */
@@ -412,7 +400,7 @@ static void on_a_full_disk(fixture *f, int format, rlim_t n_bytes)
 PLAIN_TEST(a_full_disk_costs_files_and_nothing_else)
 {
     static const rlim_t room[] = {400, 4000, 20000};
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     signal(SIGXFSZ, SIG_IGN);
     for (int k = 0; k < N_FORMATS; k++) {
         on_a_full_disk(&f, k, room[k % 3]);
@@ -420,12 +408,11 @@ PLAIN_TEST(a_full_disk_costs_files_and_nothing_else)
         CHECK_EQ(right(&f, options_in(&f, k), NULL), 120);
         empty(&f);
     }
-    end(&f);
 }
 
 TEST(the_directory_keeps_to_its_budget)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_session_options o = options(&f);
     uint64_t rng = 5;
     const uint64_t rounds = test_brief() ? 12 : 24;
@@ -449,7 +436,6 @@ TEST(the_directory_keeps_to_its_budget)
     CHECK_MSG(sum <= 1 << 20, "%llu bytes", (unsigned long long)sum);
     CHECK_MSG(n > 1 && n < rounds, "%llu files of %llu bytes", (unsigned long long)n,
               (unsigned long long)sum);
-    end(&f);
 }
 
 /* Computes and writes forever; reports its start. */
@@ -465,7 +451,7 @@ _Noreturn static void write_until_killed(const fixture *f, int format, int ready
 
 PLAIN_TEST(killed_at_any_moment_nothing_is_lost_or_wrong)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     uint64_t rng = test_seed();
     for (int round = 0; round < (RACES ? 1 : 2) * N_FORMATS; round++) {
         int k = round % N_FORMATS, ready[2];
@@ -501,12 +487,11 @@ PLAIN_TEST(killed_at_any_moment_nothing_is_lost_or_wrong)
     closedir(d);
     right(&f, options(&f), NULL);
     CHECK_EQ(files(&f, "", NULL, 0), files(&f, ".carat-kv", NULL, 0));
-    end(&f);
 }
 
 TEST(every_allocation_beside_a_directory_may_fail)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     leave_behind(&f, 120, options(&f));
     for (int64_t n = 0;; n++) {
         carat_session *s = NULL;
@@ -527,5 +512,4 @@ TEST(every_allocation_beside_a_directory_may_fail)
         CHECK(n < 2000);
     }
     CHECK(right(&f, options(&f), NULL) >= 120);
-    end(&f);
 }

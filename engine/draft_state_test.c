@@ -120,10 +120,10 @@ static int64_t go_on(int32_t *ids, int64_t n, const heard *h)
 
 PLAIN_TEST(draft_state_follows_a_snapshot)
 {
-    carat_model *m = open_pair();
-    carat_session *s = open_with(m, NULL), *restored = open_with(m, NULL);
+    AUTO_MODEL *m = open_pair();
+    AUTO_SESSION *s = open_with(m, NULL), *restored = open_with(m, NULL);
     carat_model_info info;
-    carat_snapshot *k;
+    AUTO_PTR(carat_snapshot_free) carat_snapshot *k;
     carat_error e = {0};
     int32_t ids[CTX];
     heard first, went_on, after, fresh;
@@ -144,16 +144,12 @@ PLAIN_TEST(draft_state_follows_a_snapshot)
     restored = open_with(m, NULL);
     generate(restored, m, ids, n, &fresh);
     check_same_rounds(&fresh, &went_on, "computed anew");
-    carat_snapshot_free(k);
-    carat_session_close(restored);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 PLAIN_TEST(draft_state_follows_checkpoints)
 {
-    carat_model *m = open_pair();
-    carat_session *s = open_with(m, NULL);
+    AUTO_MODEL *m = open_pair();
+    AUTO_SESSION *s = open_with(m, NULL);
     int32_t ids[CTX], other[CTX];
     heard first, again, elsewhere, next, want;
     int64_t n = prompt_of(m, ids, CTX, "house"), n_other = prompt_of(m, other, CTX, "tower");
@@ -172,8 +168,6 @@ PLAIN_TEST(draft_state_follows_checkpoints)
     s = open_with(m, NULL);
     generate(s, m, ids, n, &want);
     check_same_rounds(&next, &want, "the next turn");
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* Greedy and sampled, in chains of every length and in trees. */
@@ -187,8 +181,8 @@ PLAIN_TEST(draft_answers_are_those_without_drafts)
                                             {.n_max = 5, .tree_max = 15, .fixed = true},
                                             {.n_max = 0}};
     enum { WAYS = sizeof how / sizeof *how };
-    carat_model *m = open_pair();
-    carat_session *s = open_with(m, NULL);
+    AUTO_MODEL *m = open_pair();
+    AUTO_SESSION *s = open_with(m, NULL);
     int32_t ids[CTX];
     int64_t n = prompt_of(m, ids, CTX, "house");
     for (int sampled = 0; sampled < 3; sampled++) {
@@ -202,8 +196,6 @@ PLAIN_TEST(draft_answers_are_those_without_drafts)
             CHECK(h.n_rounds > 0 || !how[i].fixed);
         }
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* Calls fn with the path and size of each file of the directory; returns their number. */
@@ -250,7 +242,7 @@ static void damage_smaller(const char *path, int64_t n_bytes, void *arg)
 PLAIN_TEST(draft_state_follows_files)
 {
     enum { WHOLE, DAMAGED, WITHOUT, WAYS };
-    carat_model *m = open_pair();
+    AUTO_MODEL *m = open_pair();
     int32_t ids[CTX];
     heard want;
     for (int way = WHOLE; way < WAYS; way++) {
@@ -285,5 +277,4 @@ PLAIN_TEST(draft_state_follows_files)
         each_file(dir, remove_smaller, &(int64_t){INT64_MAX});
         rmdir(dir);
     }
-    carat_model_close(m);
 }

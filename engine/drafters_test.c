@@ -118,12 +118,10 @@ static void compare_sessions(carat_model *plain, carat_model *with, const char *
             fresh.n += keep;
         }
         q = fresh;
-        answer *want = say(a, &q), *got = say(b, &q);
+        AUTO_MEM answer *want = say(a, &q), *got = say(b, &q);
         check_same(got, want, what, trial);
         n_rounds += got->n_rounds;
         CHECK(got->n_accepted <= got->n_drafted && !want->n_rounds);
-        mem_free(want);
-        mem_free(got);
     }
     CHECK_MSG(n_rounds > n, "%s: %d rounds", what, n_rounds);
     carat_session_close(a);
@@ -135,7 +133,7 @@ static void compare_batch(carat_model *plain, carat_model *with, const char *wha
     static request q[JOBS];
     answer *want[JOBS], *got[JOBS];
     carat_session *a;
-    carat_batch *b;
+    AUTO_BATCH *b;
     uint64_t rng = test_seed();
     int32_t n_rounds = 0;
     err e = {0};
@@ -167,30 +165,27 @@ static void compare_batch(carat_model *plain, carat_model *with, const char *wha
     }
     CHECK(n_rounds > JOBS);
     carat_session_close(a);
-    carat_batch_close(b);
 }
 
 PLAIN_TEST(drafters_mtp_changes_no_answer)
 {
     static const char *const formats[] = {"f32", "f16", "bf16", "q8_0", "q4_0+rot", "tq3_0"};
     const char *path = toy_model_write(&(toy_model_file){.wide_heads = true, .scale = 3});
-    carat_model *plain = opened(path, NULL);
+    AUTO_MODEL *plain = opened(path, NULL);
     mtp_rig_file f = {.n_vocab = plain->core.n_vocab};
-    carat_model *with = opened(path, mtp_rig_write(&f));
+    AUTO_MODEL *with = opened(path, mtp_rig_write(&f));
     CHECK_STR(with->draft[DRAFTER_MODEL]->class->name, "mtp");
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         compare_sessions(plain, with, formats[i], 7, formats[i]);
     compare_batch(plain, with, "batch");
-    carat_model_close(with);
-    carat_model_close(plain);
 }
 
 /* With greedy sampling every draft is right; the last round may end before its last draft. */
 PLAIN_TEST(drafters_copy_of_the_target_is_always_right)
 {
     const char *path = toy_model_write(&(toy_model_file){.scale = 3});
-    carat_model *plain = opened(path, NULL), *with = opened(path, path);
-    carat_session *s;
+    AUTO_MODEL *plain = opened(path, NULL), *with = opened(path, path);
+    AUTO_SESSION *s;
     uint64_t rng = test_seed();
     request q;
     err e = {0};
@@ -201,15 +196,11 @@ PLAIN_TEST(drafters_copy_of_the_target_is_always_right)
     for (int trial = 0; trial < 10; trial += 2) {
         draw(&q, plain, trial, &rng);
         q.o.speculation.tree_max = -1;
-        answer *a = say(s, &q);
+        AUTO_MEM answer *a = say(s, &q);
         CHECK_MSG(a->n_rounds > 4 && a->n_full >= a->n_rounds - 1,
                   "trial %d: %d of %d right, %d of %d rounds", trial, a->n_accepted, a->n_drafted,
                   a->n_full, a->n_rounds);
-        mem_free(a);
     }
-    carat_session_close(s);
-    carat_model_close(with);
-    carat_model_close(plain);
 }
 
 typedef struct room {
@@ -237,7 +228,7 @@ TEST(drafters_give_way_where_memory_is_short)
     carat_model *m = opened(path, NULL);
     mtp_rig_file f = {.n_vocab = m->core.n_vocab};
     room r = {.least = UINT64_MAX};
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     err e = {0};
     carat_model_close(m);
@@ -268,7 +259,6 @@ TEST(drafters_give_way_where_memory_is_short)
     r.least = 64 << 10;
     o.draft = "mtp";
     CHECK_STATUS(carat_model_open(path, &o, &m, &e), E_MEMORY);
-    mem_free(bytes);
 }
 
 /* --strict takes no drafter whose products have a slow kernel. */
@@ -276,7 +266,7 @@ TEST(drafters_are_judged_by_strict_too)
 {
     const char *target = toy_model_write(NULL);
     const carat_model_options o = {.device = "cpu", .draft = target, .no_repack = true};
-    carat_model *m;
+    AUTO_MODEL *m;
     err e = {0};
     CHECK_OK(carat_model_open(target, &o, &m, &e), e);
     int32_t n = m->core.n_weights;
@@ -285,5 +275,4 @@ TEST(drafters_are_judged_by_strict_too)
     CHECK_STATUS(plan_check_weights(m, &e), E_UNSUPPORTED);
     CHECK_MSG(strstr(e.text, "products with the drafter's "), "%s", e.text);
     m->core.n_weights = n;
-    carat_model_close(m);
 }

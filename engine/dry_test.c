@@ -48,7 +48,7 @@ TEST(dry_stops_at_breakers)
 {
     static const char *const sets[][3] = {
         {"\n", ":", "\""}, {"bca", "a\n", ":"}, {"aaa", "ab", "*"}};
-    toy *t = words();
+    AUTO_PTR(toy_free) toy *t = words();
     int32_t n_vocab = vocab_n(t->v), pool[16], n_pool = 0;
     int32_t *count = mem_calloc((size_t)n_vocab, sizeof *count), match[60], past[60];
     uint64_t rng = test_seed();
@@ -112,7 +112,6 @@ TEST(dry_stops_at_breakers)
         dry_close(d);
     }
     mem_free(count);
-    toy_free(t);
 }
 
 /* The worst text for a comparison at every position: one token, over and over. */
@@ -154,10 +153,9 @@ TEST(dry_breakers_survive_every_failed_allocation)
     memset(longer, 'a', sizeof longer - 1);
     longer[sizeof longer - 1] = 0;
     const char *const b[] = {"\n", longer, "", "bca"};
-    toy *t = words();
+    AUTO_PTR(toy_free) toy *t = words();
     breaker_case c = {t->v, {.dry_breakers = b, .n_dry_breakers = 4}};
     test_every_allocation(open_breakers, &c);
     c.p = (carat_sampling){0}; /* the usual ones */
     test_every_allocation(open_breakers, &c);
-    toy_free(t);
 }

@@ -52,19 +52,20 @@ static void check_row(const fidelity *f, const carat_model *m, const float *row,
 static void check_model(const char *name)
 {
     static const int32_t chunks[] = {1, 7, 0};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     err e = {0};
-    carat_model *m;
+    AUTO_MODEL *m;
     fidelity_open(&f, name);
     carat_model_options o = {.n_threads = 2, .exact_f32 = true};
     CHECK_OK(carat_model_open(fidelity_write(&f, NULL), &o, &m, &e), e);
     size_t n_embd = (size_t)m->core.n_embd, n_bytes = n_embd * sizeof(float);
-    float *mean = mem_calloc(n_embd, sizeof *mean), *last = mem_calloc(n_embd, sizeof *last);
-    float *x = mem_calloc(n_embd, sizeof *x);
-    double *sum = mem_calloc(n_embd, sizeof *sum);
+    AUTO_MEM float *mean = mem_calloc(n_embd, sizeof *mean),
+                   *last = mem_calloc(n_embd, sizeof *last);
+    AUTO_MEM float *x = mem_calloc(n_embd, sizeof *x);
+    AUTO_MEM double *sum = mem_calloc(n_embd, sizeof *sum);
     CHECK(mean && last && x && sum);
     for (int k = 0; k < 3; k++) {
-        carat_session *s = open_session(m, chunks[k]);
+        AUTO_SESSION *s = open_session(m, chunks[k]);
         embed(s, f.tokens, f.n_tokens, CARAT_POOL_MEAN, x);
         CHECK_MSG(!k || !memcmp(x, mean, n_bytes), "%s: mean of chunk %d", name, chunks[k]);
         memcpy(mean, x, n_bytes);
@@ -74,9 +75,8 @@ static void check_model(const char *name)
         memcpy(last, x, n_bytes);
         embed(s, f.tokens, f.n_tokens, CARAT_POOL_MEAN, x);
         CHECK_MSG(!memcmp(x, mean, n_bytes), "%s: mean over a full cache", name);
-        carat_session_close(s);
     }
-    carat_session *s = open_session(m, 0);
+    AUTO_SESSION *s = open_session(m, 0);
     int32_t n = f.n_tokens / 2;
     embed(s, f.tokens, n, CARAT_POOL_MEAN, mean);
     for (int32_t i = 0; i < n; i++) {
@@ -89,13 +89,6 @@ static void check_model(const char *name)
     for (size_t c = 0; c < n_embd; c++)
         CHECK(mean[c] == (float)(sum[c] / n));
     check_row(&f, m, last, f.n_tokens - 1);
-    carat_session_close(s);
-    mem_free(sum);
-    mem_free(x);
-    mem_free(last);
-    mem_free(mean);
-    carat_model_close(m);
-    fidelity_close(&f);
 }
 
 PLAIN_TEST(embeddings_are_the_hidden_rows_of_transformers)
@@ -112,10 +105,10 @@ PLAIN_TEST(embeddings_are_the_hidden_rows_of_transformers)
 static void check_encoder(const fidelity *f, carat_model *m, const char *kv, double worst)
 {
     size_t n_embd = (size_t)m->core.n_embd;
-    float *x = mem_calloc(n_embd, sizeof *x), *again = mem_calloc(n_embd, sizeof *again);
+    AUTO_MEM float *x = mem_calloc(n_embd, sizeof *x), *again = mem_calloc(n_embd, sizeof *again);
     carat_session_options o = {.n_ctx = N_CTX, .kv_k = kv};
     carat_pooling pooling = carat_model_pooling(m, NULL);
-    carat_session *s;
+    AUTO_SESSION *s;
     err e = {0};
     CHECK(x && again);
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
@@ -129,9 +122,6 @@ static void check_encoder(const fidelity *f, carat_model *m, const char *kv, dou
         CHECK_MSG(d <= worst, "%s, keys in %s: %d tokens: %.2e from sentence-transformers", f->name,
                   kv, n, d);
     }
-    carat_session_close(s);
-    mem_free(again);
-    mem_free(x);
 }
 
 /* Windows on both sides, before and past their edges; the mean and the last row; dense layers. */
@@ -139,8 +129,8 @@ TEST(embeddings_of_encoders_are_those_of_sentence_transformers)
 {
     static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
     for (int i = 0; fidelity_encoders[i]; i++) {
-        fidelity f;
-        carat_model *m;
+        AUTO(fidelity_close) fidelity f;
+        AUTO_MODEL *m;
         err e = {0};
         fidelity_open(&f, fidelity_encoders[i]);
         const char *path = fidelity_write(&f, NULL);
@@ -154,8 +144,6 @@ TEST(embeddings_of_encoders_are_those_of_sentence_transformers)
         }
         CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
         check_encoder(&f, m, "f16", 0.02); /* what the defaults round */
-        carat_model_close(m);
-        fidelity_close(&f);
     }
 }
 
@@ -224,10 +212,10 @@ static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk)
 {
     const carat_generate_options o = some_tokens(m);
     size_t n_bytes = (size_t)m->core.n_embd * sizeof(float);
-    record *r = mem_calloc(JOBS, sizeof *r), *alone = mem_calloc(1, sizeof *alone);
-    float *want = mem_calloc(1, n_bytes);
+    AUTO_MEM record *r = mem_calloc(JOBS, sizeof *r), *alone = mem_calloc(1, sizeof *alone);
+    AUTO_MEM float *want = mem_calloc(1, n_bytes);
     uint64_t rng = test_seed();
-    carat_batch *b;
+    AUTO_BATCH *b;
     err e = {0};
     carat_batch_options bo = {.session = {.n_ctx = N_CTX, .chunk = chunk, .kv_k = "f32"},
                               .n_slots = n_slots};
@@ -243,7 +231,7 @@ static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk)
     }
     while (carat_batch_step(b))
         ;
-    carat_session *s = open_session(m, 0);
+    AUTO_SESSION *s = open_session(m, 0);
     for (int i = 0; i < JOBS; i++) {
         CHECK_EQ(r[i].n_done, 1);
         CHECK_EQ(r[i].st, CARAT_OK);
@@ -260,39 +248,33 @@ static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk)
         }
         mem_free(r[i].vector);
     }
-    carat_session_close(s);
-    carat_batch_close(b);
-    mem_free(want);
-    mem_free(alone);
-    mem_free(r);
 }
 
 PLAIN_TEST(embeddings_of_a_batch_are_those_of_a_session)
 {
     static const char *const bases[] = {"all", "e2b", "qwen35"};
     for (int i = 0; i < 3; i++) {
-        carat_model *m =
+        AUTO_MODEL *m =
             toy_model_open(i < 2 ? &(toy_model_file){.base = bases[i]}
                                  : &(toy_model_file){.base = bases[i], .words = "qwen35"},
                            &(carat_model_options){.n_threads = 2, .draft = i ? NULL : "lookup"});
         check_batch(m, 3, 7);
         check_batch(m, 4, 0);
-        carat_model_close(m);
     }
 }
 
 /* Several whole texts share a pass: fewer passes than texts, and the vectors of a session. */
 TEST(embeddings_of_encoders_share_passes)
 {
-    fidelity f;
-    carat_model *m;
+    AUTO(fidelity_close) fidelity f;
+    AUTO_MODEL *m;
     carat_batch *b;
     err e = {0};
     fidelity_open(&f, "encoder");
     CHECK_OK(carat_model_open(fidelity_write(&f, NULL), NULL, &m, &e), e);
     size_t n_bytes = (size_t)m->core.n_embd * sizeof(float);
-    record *r = mem_calloc(JOBS, sizeof *r);
-    float *want = mem_calloc(1, n_bytes);
+    AUTO_MEM record *r = mem_calloc(JOBS, sizeof *r);
+    AUTO_MEM float *want = mem_calloc(1, n_bytes);
     uint64_t rng = test_seed();
     carat_batch_options bo = {.session = {.n_ctx = N_CTX, .kv_k = "f32"}, .n_slots = 5};
     carat_batch_info info;
@@ -319,17 +301,13 @@ TEST(embeddings_of_encoders_share_passes)
     }
     carat_session_close(s);
     carat_batch_close(b);
-    mem_free(want);
-    mem_free(r);
-    carat_model_close(m);
-    fidelity_close(&f);
 }
 
 /* What an encoder cannot do is refused with the reason. */
 TEST(encoders_write_no_text)
 {
     static const int32_t ids[] = {3, 1, 4};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     carat_model *m;
     carat_session *s, *none;
     carat_batch *b;
@@ -369,17 +347,16 @@ TEST(encoders_write_no_text)
     CHECK_STATUS(carat_model_open(fidelity_write(&f, NULL),
                                   &(carat_model_options){.draft = "lookup"}, &m, &e),
                  CARAT_E_UNSUPPORTED);
-    fidelity_close(&f);
 }
 
 /* A pass of answers is never more than one pass away. */
 TEST(answers_go_on_beside_embeddings)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     const carat_generate_options o = some_tokens(m);
-    record *r = mem_calloc(3, sizeof *r);
+    AUTO_MEM record *r = mem_calloc(3, sizeof *r);
     uint64_t rng = test_seed();
-    carat_batch *b;
+    AUTO_BATCH *b;
     err e = {0};
     carat_batch_options bo = {.session = {.n_ctx = N_CTX, .chunk = 2}, .n_slots = 3};
     CHECK(r);
@@ -401,9 +378,6 @@ TEST(answers_go_on_beside_embeddings)
     CHECK_EQ(r[2].st, CARAT_OK);
     for (int i = 0; i < 3; i++)
         mem_free(r[i].vector);
-    carat_batch_close(b);
-    mem_free(r);
-    carat_model_close(m);
 }
 
 static void ended_well(void *user, carat_status st, const carat_error *e, const carat_timings *t)
@@ -418,10 +392,10 @@ TEST(embeddings_where_keys_are_away)
 {
     enum { LONG = 700 };
     static const int32_t chunks[] = {64, 192, 512};
-    carat_model *m = toy_model_open(&(toy_model_file){.base = "dense", .n_ctx_train = 2048},
-                                    &(carat_model_options){.n_threads = 2, .exact_f32 = true});
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.base = "dense", .n_ctx_train = 2048},
+                                   &(carat_model_options){.n_threads = 2, .exact_f32 = true});
     size_t n_bytes = (size_t)m->core.n_embd * sizeof(float);
-    float *want = mem_alloc(n_bytes), *got = mem_alloc(n_bytes);
+    AUTO_MEM float *want = mem_alloc(n_bytes), *got = mem_alloc(n_bytes);
     int32_t ids[LONG];
     int n_ended = 0;
     err e = {0};
@@ -454,14 +428,10 @@ TEST(embeddings_where_keys_are_away)
         CHECK_MSG(n_ended == k + 1 && !memcmp(got, want, n_bytes), "a job, chunks of %d",
                   chunks[k]);
     }
-    carat_session *whole;
+    AUTO_SESSION *whole;
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = 1024}, &whole, &e), e);
     embed(whole, ids, LONG, CARAT_POOL_LAST, got);
     CHECK_MSG(memcmp(got, want, n_bytes), "no key was missed");
-    carat_session_close(whole);
-    mem_free(want);
-    mem_free(got);
-    carat_model_close(m);
 }
 
 /* ---- Failures ------------------------------------------------------------------------------ */
@@ -481,9 +451,9 @@ static status try_embedding(void *arg, err *e)
 TEST(embeddings_fail_with_a_sentence)
 {
     err e = {0};
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, 0);
-    float *out = mem_calloc((size_t)m->core.n_embd, sizeof *out);
+    AUTO_MEM float *out = mem_calloc((size_t)m->core.n_embd, sizeof *out);
     static const int32_t wrong[] = {-1};
     CHECK(out);
     test_every_allocation(try_embedding, &(attempt){s, out});
@@ -501,13 +471,11 @@ TEST(embeddings_fail_with_a_sentence)
     e = (err){0};
     CHECK_EQ(try_embedding(&(attempt){s, out}, &e), CARAT_E_NUMERIC);
     carat_session_close(s);
-    mem_free(out);
-    carat_model_close(m);
 }
 
 TEST(metadata_of_a_model_can_be_read)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     carat_meta v, item = {0};
     bool stated = true;
     int64_t n = 0, n_lists = 0;
@@ -527,5 +495,4 @@ TEST(metadata_of_a_model_can_be_read)
     CHECK(n > 10 && n_lists > 0);
     CHECK_EQ(carat_model_pooling(m, &stated), CARAT_POOL_MEAN);
     CHECK(!stated);
-    carat_model_close(m);
 }

@@ -29,20 +29,17 @@ static int64_t check_like_fresh(carat_session *s, carat_model *m, const int32_t 
                                 int32_t chunk)
 {
     size_t n_vocab = (size_t)toy_n_vocab(m);
-    float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
+    AUTO_MEM float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
     int64_t n_reused = -1, none = -1;
     err e = {0};
     CHECK(a && b);
-    carat_session *fresh = open_session(m, CTX, chunk);
+    AUTO_SESSION *fresh = open_session(m, CTX, chunk);
     CHECK_OK(carat_eval(s, ids, n, a, &n_reused, &e), e);
     CHECK_OK(carat_eval(fresh, ids, n, b, &none, &e), e);
     CHECK_EQ(none, 0);
     CHECK_EQ(carat_session_n_past(s), n);
     for (size_t i = 0; i < n_vocab; i++)
         CHECK_MSG(!memcmp(&a[i], &b[i], sizeof *a), "logit %zu: %g, fresh %g", i, a[i], b[i]);
-    carat_session_close(fresh);
-    mem_free(a);
-    mem_free(b);
     return n_reused;
 }
 
@@ -126,12 +123,12 @@ static record *generate(carat_session *s, const int32_t *ids, int64_t n,
 
 PLAIN_TEST(session_reuses_a_prefix_bit_for_bit)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     int32_t ids[N_IDS];
     uint64_t seed = test_seed();
     toy_random_ids(m, ids, N_IDS, seed);
     for (int32_t chunk = 1; chunk <= 65; chunk += 32) {
-        carat_session *s = open_session(m, CTX, chunk);
+        AUTO_SESSION *s = open_session(m, CTX, chunk);
         CHECK_EQ(check_like_fresh(s, m, ids, 50, chunk), 0);
         CHECK_EQ(check_like_fresh(s, m, ids, 130, chunk), 50); /* extend */
         CHECK_STR(carat_session_reuse(s, NULL), "extended");
@@ -151,15 +148,13 @@ PLAIN_TEST(session_reuses_a_prefix_bit_for_bit)
         carat_reset(s);
         CHECK_EQ(carat_session_n_past(s), 0);
         CHECK_EQ(check_like_fresh(s, m, ids, 40, chunk), 0);
-        carat_session_close(s);
     }
-    carat_model_close(m);
 }
 
 PLAIN_TEST(session_random_edits_equal_fresh_sessions)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 19);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 19);
     int32_t ids[N_IDS];
     uint64_t rng = test_seed();
     toy_random_ids(m, ids, N_IDS, rng);
@@ -171,8 +166,6 @@ PLAIN_TEST(session_random_edits_equal_fresh_sessions)
         ids[edit] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
         check_like_fresh(s, m, ids, n, 1 + (int32_t)rng_below(&rng, 64));
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 typedef struct all_rows {
@@ -192,15 +185,15 @@ static bool take_rows(void *user, int64_t first, int64_t n, const float *rows)
 
 TEST(eval_gives_all_logits_in_any_chunks)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     size_t n_vocab = (size_t)toy_n_vocab(m), n_bytes = 100 * n_vocab * sizeof(float);
-    float *a = mem_alloc(n_bytes), *b = mem_alloc(n_bytes);
+    AUTO_MEM float *a = mem_alloc(n_bytes), *b = mem_alloc(n_bytes);
     int64_t n_cached;
     int32_t ids[100];
     err e = {0};
     CHECK(a && b);
     toy_random_ids(m, ids, 100, test_seed());
-    carat_session *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 3);
+    AUTO_SESSION *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 3);
     CHECK_OK(carat_append(s, ids, 100, true, a, &e), e);
     for (int again = 0; again < 2; again++) { /* the second time nothing is reused either */
         all_rows all = {.to = b, .n_vocab = n_vocab};
@@ -226,20 +219,15 @@ TEST(eval_gives_all_logits_in_any_chunks)
     CHECK(carat_rewind(t, 95));
     CHECK_EQ(carat_session_n_past(t), 95);
     CHECK(!carat_rewind(t, -1));
-    carat_session_close(t);
-    carat_session_close(s);
-    mem_free(a);
-    mem_free(b);
-    carat_model_close(m);
 }
 
 PLAIN_TEST(results_do_not_depend_on_the_number_of_threads)
 {
     size_t n_vocab = 0;
-    float *first = NULL;
+    AUTO_MEM float *first = NULL;
     for (int32_t n_threads = 1; n_threads <= 5; n_threads += 2) {
-        carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = n_threads});
-        carat_session *s = open_session(m, CTX, 33);
+        AUTO_MODEL *m = toy_model_open(NULL, &(carat_model_options){.n_threads = n_threads});
+        AUTO_SESSION *s = open_session(m, CTX, 33);
         int32_t ids[200];
         err e = {0};
         toy_random_ids(m, ids, 200, 7);
@@ -253,26 +241,23 @@ PLAIN_TEST(results_do_not_depend_on_the_number_of_threads)
             first = x;
         if (x != first)
             mem_free(x);
-        carat_session_close(s);
-        carat_model_close(m);
     }
-    mem_free(first);
 }
 
 /* ---- Generation ------------------------------------------------------------------------ */
 
 PLAIN_TEST(generate_is_the_eval_and_sample_loop)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 0);
     size_t n_vocab = (size_t)toy_n_vocab(m);
-    float *x = mem_calloc(n_vocab, sizeof *x);
+    AUTO_MEM float *x = mem_calloc(n_vocab, sizeof *x);
     int32_t ids[200];
     err e = {0};
     CHECK(x);
     toy_random_ids(m, ids, 30, test_seed());
     carat_generate_options o = options(m, 0, 50);
-    record *r = generate(s, ids, 30, &o);
+    AUTO_MEM record *r = generate(s, ids, 30, &o);
     CHECK_EQ(r->n, 50);
     CHECK_EQ(r->finish, CARAT_FINISH_LENGTH);
     CHECK(r->n_prefill > 0);
@@ -283,11 +268,6 @@ PLAIN_TEST(generate_is_the_eval_and_sample_loop)
         ids[30 + i] = carat_sample(m, &o.sampling, x, ids, 30 + i, &rng, NULL);
         CHECK_EQ(r->ids[i], ids[30 + i]);
     }
-    mem_free(r);
-    mem_free(x);
-    carat_session_close(t);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 typedef struct sample_job {
@@ -299,7 +279,7 @@ static void *sample_often(void *arg)
 {
     sample_job *j = arg;
     size_t n = (size_t)toy_n_vocab(j->m);
-    float *x = mem_calloc(n, sizeof *x);
+    AUTO_MEM float *x = mem_calloc(n, sizeof *x);
     carat_sampling p;
     CHECK(x);
     carat_sampling_default(j->m, &p);
@@ -309,13 +289,12 @@ static void *sample_often(void *arg)
             x[k] = (float)((k * 7919 + (size_t)i * 31) % 101) * 0.1f;
         j->id[i] = carat_sample(j->m, &p, x, NULL, 0, &rng, NULL);
     }
-    mem_free(x);
     return NULL;
 }
 
 TEST(carat_sample_allocates_once_and_serves_several_threads)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     sample_job job[4] = {{.m = m}, {.m = m}, {.m = m}, {.m = m}};
     pthread_t thread[4];
     sample_often(&job[0]);
@@ -328,34 +307,28 @@ TEST(carat_sample_allocates_once_and_serves_several_threads)
         CHECK(!pthread_join(thread[i], NULL));
     for (int i = 1; i < 4; i++)
         CHECK(!memcmp(job[i].id, job[0].id, sizeof job[0].id));
-    carat_model_close(m);
 }
 
 PLAIN_TEST(same_seed_same_answer_and_another_seed_another)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 0);
     int32_t ids[20];
     toy_random_ids(m, ids, 20, test_seed());
     carat_generate_options o = options(m, 1, 60);
     o.sampling.seed = 7;
-    record *a = generate(s, ids, 20, &o), *b = generate(s, ids, 20, &o);
+    AUTO_MEM record *a = generate(s, ids, 20, &o), *b = generate(s, ids, 20, &o);
     CHECK(a->n == b->n && !memcmp(a->ids, b->ids, sizeof a->ids));
     CHECK_STR(a->text, b->text);
     o.sampling.seed = 8;
-    record *c = generate(s, ids, 20, &o);
+    AUTO_MEM record *c = generate(s, ids, 20, &o);
     CHECK(memcmp(a->ids, c->ids, sizeof a->ids) != 0);
-    mem_free(a);
-    mem_free(b);
-    mem_free(c);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(decode_allocates_nothing_between_first_and_last_token)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 0);
     static const char *const stops[] = {"never this", "nor that"};
     int32_t ids[20];
     toy_random_ids(m, ids, 20, test_seed());
@@ -366,43 +339,37 @@ TEST(decode_allocates_nothing_between_first_and_last_token)
     o.n_stop = 2;
     for (int parse = 0; parse < 2; parse++) {
         o.parse = parse;
-        record *r = generate(s, ids, 20, &o);
+        AUTO_MEM record *r = generate(s, ids, 20, &o);
         CHECK_EQ(r->n, 200);
         CHECK_EQ(r->allocs_at_last - r->allocs_at_first, 0);
         CHECK(r->logprob_sum < 0);
-        mem_free(r);
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(generate_ends_at_the_context)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, 64, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, 64, 0);
     int32_t ids[64];
     toy_random_ids(m, ids, 64, test_seed());
     carat_generate_options o = options(m, 0, 0);
-    record *r = generate(s, ids, 60, &o);
+    AUTO_MEM record *r = generate(s, ids, 60, &o);
     CHECK_EQ(r->n, 5); /* 60 + 4 computed, and one more sampled */
     CHECK_EQ(r->finish, CARAT_FINISH_LENGTH);
     mem_free(r);
     r = generate(s, ids, 64, &o);
     CHECK_EQ(r->n, 1);
-    mem_free(r);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 PLAIN_TEST(generate_stops_at_a_stop_string_and_before_it)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 0);
     int32_t ids[20];
     toy_random_ids(m, ids, 20, test_seed());
     carat_generate_options o = options(m, 1, 200);
     o.sampling.seed = 3;
-    record *whole = generate(s, ids, 20, &o);
+    AUTO_MEM record *whole = generate(s, ids, 20, &o);
     CHECK(whole->n_text > 40);
     char stop[8] = "";
     size_t at = whole->n_text / 2;
@@ -418,25 +385,21 @@ PLAIN_TEST(generate_stops_at_a_stop_string_and_before_it)
     const char *list[] = {"not in there at all", stop};
     o.stop = list;
     o.n_stop = 2;
-    record *r = generate(s, ids, 20, &o);
+    AUTO_MEM record *r = generate(s, ids, 20, &o);
     CHECK_EQ(r->finish, CARAT_FINISH_STOP);
     CHECK(r->stop == stop);
     CHECK_EQ(r->n_text, first - whole->text);
     CHECK(!memcmp(r->text, whole->text, r->n_text));
-    mem_free(r);
-    mem_free(whole);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 PLAIN_TEST(a_banned_token_is_never_sampled_and_a_favoured_one_always)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 0);
     int32_t ids[20];
     toy_random_ids(m, ids, 20, test_seed());
     carat_generate_options o = options(m, 0, 40);
-    record *r = generate(s, ids, 20, &o);
+    AUTO_MEM record *r = generate(s, ids, 20, &o);
     carat_logit_bias bias = {r->ids[0], -INFINITY};
     mem_free(r);
     o.sampling.bias = &bias;
@@ -449,15 +412,12 @@ PLAIN_TEST(a_banned_token_is_never_sampled_and_a_favoured_one_always)
     r = generate(s, ids, 20, &o);
     for (int i = 0; i < r->n; i++)
         CHECK_EQ(r->ids[i], bias.id);
-    mem_free(r);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(generate_ends_at_the_end_of_turn)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 0);
     int32_t ids[20], eog = -1;
     toy_random_ids(m, ids, 20, test_seed());
     for (int32_t i = 0; i < toy_n_vocab(m) && eog < 0; i++)
@@ -468,24 +428,21 @@ TEST(generate_ends_at_the_end_of_turn)
     o.sampling.bias = &bias;
     o.sampling.n_bias = 1;
     o.sampling.ignore_eog = false;
-    record *r = generate(s, ids, 20, &o);
+    AUTO_MEM record *r = generate(s, ids, 20, &o);
     CHECK_EQ(r->n, 1);
     CHECK_EQ(r->ids[0], eog);
     CHECK_EQ(r->n_text, 0);
     CHECK_EQ(r->finish, CARAT_FINISH_STOP);
-    mem_free(r);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* ---- Cancelling ------------------------------------------------------------------------ */
 
 TEST(cancel_from_the_callback_before_and_during)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 16);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 16);
     int32_t ids[100];
-    float *x = mem_calloc((size_t)toy_n_vocab(m), sizeof *x);
+    AUTO_MEM float *x = mem_calloc((size_t)toy_n_vocab(m), sizeof *x);
     err e = {0};
     CHECK(x);
     toy_random_ids(m, ids, 100, test_seed());
@@ -506,16 +463,13 @@ TEST(cancel_from_the_callback_before_and_during)
     CHECK_STATUS(carat_eval(s, ids, 100, x, NULL, &e), E_CANCELLED);
     err_clear(&e);
     CHECK_OK(carat_eval(s, ids, 100, x, NULL, &e), e);
-    mem_free(x);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* The times of a call that failed before its first round have none of the call before it. */
 TEST(failed_generations_report_no_rounds)
 {
-    carat_model *m = toy_model_open(NULL, &(carat_model_options){.draft = "lookup"});
-    carat_session *s = open_session(m, CTX, 64);
+    AUTO_MODEL *m = toy_model_open(NULL, &(carat_model_options){.draft = "lookup"});
+    AUTO_SESSION *s = open_session(m, CTX, 64);
     carat_timings t;
     int32_t ids[60];
     int n_failed = 0;
@@ -523,7 +477,7 @@ TEST(failed_generations_report_no_rounds)
     for (int i = 0; i < 60; i++)
         ids[i] = 30 + i % 3;
     carat_generate_options o = options(m, 0, 24);
-    record *first = generate(s, ids, 60, &o);
+    AUTO_MEM record *first = generate(s, ids, 60, &o);
     o.speculation = (carat_speculation){.n_max = 3, .fixed = true};
     o.predicted = first->ids;
     o.n_predicted = first->n;
@@ -542,9 +496,6 @@ TEST(failed_generations_report_no_rounds)
             break;
     }
     CHECK(n_failed > 1);
-    mem_free(first);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* Calls of a callback on the session that calls it. */
@@ -589,13 +540,13 @@ static bool keep_nested(void *user, const carat_event *ev)
 
 TEST(a_callback_cannot_use_the_session_that_calls_it)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 16);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 16);
     int32_t ids[60];
     err e = {0};
     toy_random_ids(m, ids, 60, test_seed());
     carat_generate_options o = options(m, 0, 8);
-    record *want = generate(s, ids, 60, &o);
+    AUTO_MEM record *want = generate(s, ids, 60, &o);
     nested c = {.s = s, .ids = ids, .x = mem_calloc((size_t)toy_n_vocab(m), sizeof *c.x)};
     CHECK(c.x);
     CHECK_OK(carat_snapshot_take(s, &c.saved, &e), e);
@@ -606,9 +557,6 @@ TEST(a_callback_cannot_use_the_session_that_calls_it)
     CHECK_OK(carat_append(s, ids, 1, false, c.x, &e), e);
     carat_snapshot_free(c.saved);
     mem_free(c.x);
-    mem_free(want);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 static void *cancel_soon(void *arg)
@@ -621,9 +569,9 @@ static void *cancel_soon(void *arg)
 
 TEST(cancel_from_another_thread)
 {
-    carat_model *m = toy_model_open(&(toy_model_file){.n_ctx_train = 1 << 20}, NULL);
-    carat_session *s = open_session(m, 1 << 16, 8);
-    int32_t *ids = mem_calloc(1 << 16, sizeof *ids);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.n_ctx_train = 1 << 20}, NULL);
+    AUTO_SESSION *s = open_session(m, 1 << 16, 8);
+    AUTO_MEM int32_t *ids = mem_calloc(1 << 16, sizeof *ids);
     pthread_t other;
     err e = {0};
     CHECK(ids);
@@ -632,9 +580,6 @@ TEST(cancel_from_another_thread)
     CHECK_STATUS(carat_eval(s, ids, 1 << 16, NULL, NULL, &e), E_CANCELLED);
     pthread_join(other, NULL);
     CHECK(carat_session_n_past(s) < 1 << 16);
-    mem_free(ids);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* Several threads, each with a session of its own, on one model. */
@@ -648,15 +593,14 @@ static void *evaluate(void *arg)
 {
     worker *w = arg;
     err e = {0};
-    carat_session *s = open_session(w->m, CTX, 16);
+    AUTO_SESSION *s = open_session(w->m, CTX, 16);
     CHECK_OK(carat_eval(s, w->ids, 100, w->x, NULL, &e), e);
-    carat_session_close(s);
     return NULL;
 }
 
 TEST(sessions_in_several_threads_do_not_disturb_each_other)
 {
-    carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 2});
+    AUTO_MODEL *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 2});
     size_t n_vocab = (size_t)toy_n_vocab(m);
     int32_t ids[100];
     worker w[4];
@@ -672,7 +616,6 @@ TEST(sessions_in_several_threads_do_not_disturb_each_other)
     }
     for (int i = 0; i < 4; i++)
         mem_free(w[i].x);
-    carat_model_close(m);
 }
 
 typedef struct evals {
@@ -699,7 +642,7 @@ static void *eval_again_and_again(void *arg)
 /* A wrapped device knows the call it is in: plans, which are calls too, have to wait. */
 PLAIN_TEST(a_session_that_opens_does_not_disturb_a_wrapped_pass)
 {
-    carat_model *m = toy_model_open(NULL, &(carat_model_options){.wrap = "check"});
+    AUTO_MODEL *m = toy_model_open(NULL, &(carat_model_options){.wrap = "check"});
     evals v = {.s = open_session(m, CTX, 0)};
     pthread_t thread;
     CHECK(!pthread_create(&thread, NULL, eval_again_and_again, &v));
@@ -708,7 +651,6 @@ PLAIN_TEST(a_session_that_opens_does_not_disturb_a_wrapped_pass)
     pthread_join(thread, NULL);
     CHECK_OK(v.st, v.e);
     carat_session_close(v.s);
-    carat_model_close(m);
 }
 
 /* ---- Refusals -------------------------------------------------------------------------- */
@@ -716,35 +658,32 @@ PLAIN_TEST(a_session_that_opens_does_not_disturb_a_wrapped_pass)
 static status take_and_restore(void *arg, err *e)
 {
     carat_session *s = arg;
-    carat_snapshot *k = NULL;
+    AUTO_PTR(carat_snapshot_free) carat_snapshot *k = NULL;
     status st = carat_snapshot_take(s, &k, e);
     CHECK(!st == (k != NULL));
     if (!st)
         st = carat_snapshot_restore(s, k, e);
-    carat_snapshot_free(k);
     return st;
 }
 
 TEST(snapshots_without_memory)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s = open_session(m, CTX, 0);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 0);
     int32_t ids[40];
     err e = {0};
     toy_random_ids(m, ids, 40, test_seed());
     CHECK_OK(carat_eval(s, ids, 40, NULL, NULL, &e), e);
     test_every_allocation(take_and_restore, s);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(broken_weights_are_reported_as_such)
 {
-    carat_model *m = toy_model_open(&(toy_model_file){.nan_tensor = "output_norm.weight"}, NULL);
-    carat_session *s = open_session(m, CTX, 0);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.nan_tensor = "output_norm.weight"}, NULL);
+    AUTO_SESSION *s = open_session(m, CTX, 0);
     int32_t ids[3] = {5, 6, 7};
     err e = {0};
-    float *x = mem_calloc((size_t)toy_n_vocab(m), sizeof *x);
+    AUTO_MEM float *x = mem_calloc((size_t)toy_n_vocab(m), sizeof *x);
     CHECK(x);
     CHECK_STATUS(carat_eval(s, ids, 3, x, NULL, &e), E_NUMERIC);
     CHECK(strstr(e.text, "NaN"));
@@ -752,14 +691,11 @@ TEST(broken_weights_are_reported_as_such)
     carat_generate_options o = options(m, 0, 4);
     CHECK_STATUS(carat_generate(s, ids, 3, &o, NULL, NULL, NULL, &e), E_NUMERIC);
     CHECK_EQ(carat_session_n_past(s), 0); /* a failed pass leaves no trace */
-    mem_free(x);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(what_makes_no_sense_is_refused_with_a_sentence)
 {
-    carat_model *m = toy_model_open(&(toy_model_file){.n_ctx_train = 1 << 24}, NULL);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.n_ctx_train = 1 << 24}, NULL);
     carat_session *s = open_session(m, 64, 0), *none;
     int32_t ids[100] = {0};
     err e = {0};
@@ -833,13 +769,12 @@ TEST(what_makes_no_sense_is_refused_with_a_sentence)
     CHECK(plan.total_bytes > plan.weight_bytes && plan.kv_swa_bytes && plan.scratch_bytes);
     so = (carat_session_options){.n_ctx = 1 << 30};
     CHECK_STATUS(carat_plan(m, &so, &plan, &e), E_LIMIT); /* more than the model was made for */
-    carat_model_close(m);
 }
 
 static status open_and_eval(void *path, err *e)
 {
-    carat_model *m = NULL;
-    carat_session *s = NULL;
+    AUTO_MODEL *m = NULL;
+    AUTO_SESSION *s = NULL;
     int32_t ids[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     carat_generate_options o;
     status st = carat_model_open(path, &(carat_model_options){.n_threads = 2}, &m, e);
@@ -850,8 +785,6 @@ static status open_and_eval(void *path, err *e)
         o.parse = true;
         st = carat_generate(s, ids, 9, &o, NULL, NULL, NULL, e);
     }
-    carat_session_close(s);
-    carat_model_close(m);
     return st;
 }
 

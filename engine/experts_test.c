@@ -30,7 +30,7 @@ TEST(shares_of_experts_that_cannot_be_are_refused)
                                            "1e3",
                                            "0",
                                            "99999999999999999999"};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, "moe");
     const char *path = fidelity_write(&f, NULL);
     for (size_t i = 0; i < sizeof no_share / sizeof *no_share; i++) {
@@ -62,13 +62,12 @@ TEST(shares_of_experts_that_cannot_be_are_refused)
         path,
         (carat_model_options){.device = "cpu,cpu", .experts_prefetch = "1", .cpu_experts = true},
         "cannot be combined with");
-    fidelity_close(&f);
 }
 
 TEST(models_of_a_cpu_have_all_experts_in_memory)
 {
-    fidelity f;
-    carat_model *m;
+    AUTO(fidelity_close) fidelity f;
+    AUTO_MODEL *m;
     carat_error e = {0};
     carat_expert_info x;
     fidelity_open(&f, "moe");
@@ -77,6 +76,4 @@ TEST(models_of_a_cpu_have_all_experts_in_memory)
     CHECK(!carat_experts(m, &x));
     CHECK_EQ(x.n_slots, 0);
     CHECK_EQ(x.cpu_threads, 0);
-    carat_model_close(m);
-    fidelity_close(&f);
 }

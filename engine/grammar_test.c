@@ -63,7 +63,7 @@ static const char schema[] =
 
 static void check_object(const str *text)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     err e = {0};
     const jtree *v;
     status st = jtree_parse(str_text(text), text->n, "an answer", 10, &mem, &v, &e);
@@ -74,7 +74,6 @@ static void check_object(const str *text)
     CHECK_EQ(jtree_get(v, "s")->kind, JTREE_STRING);
     const char *k = jtree_get(v, "k")->s;
     CHECK(!strcmp(k, "x") || !strcmp(k, "yz"));
-    arena_free(&mem);
 }
 
 static carat_generate_options options(const carat_model *m, uint32_t seed)
@@ -99,8 +98,8 @@ static void say(carat_session *s, const carat_generate_options *o, heard *h)
 
 PLAIN_TEST(answers_follow_their_grammar)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s;
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s;
     carat_error e = {0};
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
     for (uint32_t seed = 1; seed <= 25; seed++) {
@@ -124,8 +123,6 @@ PLAIN_TEST(answers_follow_their_grammar)
         carat_grammar_close(g);
         forget(&h);
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 PLAIN_TEST(calls_follow_their_tools)
@@ -136,8 +133,8 @@ PLAIN_TEST(calls_follow_their_tools)
         "\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":3,\"maximum\":77},\"s\":{\"type\":"
         "\"string\",\"maxLength\":6},\"k\":{\"enum\":[\"x\",\"yz\"]}},\"required\":[\"n\",\"s\","
         "\"k\"]}}}]";
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s;
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s;
     carat_error e = {0};
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
     for (uint32_t seed = 1; seed <= 10; seed++) {
@@ -162,8 +159,6 @@ PLAIN_TEST(calls_follow_their_tools)
         carat_grammar_close(g);
         forget(&h);
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 typedef struct opener {
@@ -184,9 +179,9 @@ static void *open_one(void *user)
 PLAIN_TEST(grammars_side_by_side)
 {
     enum { N = RACES ? 4 : 6 }; /* one more than there are slots */
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_batch *b;
-    carat_session *s;
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b;
+    AUTO_SESSION *s;
     carat_error e = {0};
     pthread_t thread[N];
     opener o[N];
@@ -226,9 +221,6 @@ PLAIN_TEST(grammars_side_by_side)
         forget(&alone);
         forget(&h[i]);
     }
-    carat_session_close(s);
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 /* The client's words first: what is sampled completes them, or there is nothing to complete. */
@@ -239,8 +231,8 @@ TEST(grammars_go_on_with_what_has_begun)
         const char *begun;
         bool ok;
     } cases[] = {{"\"gre", true}, {"\"red\"", true}, {"", true}, {"\"blue", false}, {"12", false}};
-    carat_model *m = toy_model_open(NULL, NULL);
-    carat_session *s;
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_SESSION *s;
     carat_error e0 = {0};
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e0), e0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -269,13 +261,11 @@ TEST(grammars_go_on_with_what_has_begun)
         }
         carat_grammar_close(g);
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(grammars_that_cannot_be_are_refused)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     carat_error e = {0};
     carat_grammar *g;
     carat_grammar_options o = {.kind = CARAT_GRAMMAR_GBNF};
@@ -287,5 +277,4 @@ TEST(grammars_that_cannot_be_are_refused)
     CHECK(!g && strstr(e.text, "does not define"));
     o.kind = (carat_grammar_kind)99;
     CHECK_STATUS(carat_grammar_open(m, &o, &g, NULL), E_ARG);
-    carat_model_close(m);
 }

@@ -133,19 +133,18 @@ static void check_drafts(pair *p, request *q, const heard *want, int trial)
     const int32_t depth[] = {1 + trial % 7};
     const carat_script script = {
         .answer = want->id, .n_answer = want->n, .accept = depth, .n_accept = 1};
-    heard *got = heard_new();
+    AUTO_PTR(heard_free) heard *got = heard_new();
     q->o.speculation = (carat_speculation){.n_max = 8, .tree_max = -1, .fixed = true};
     q->o.script = &script;
     heard_say(p->fast, q, got);
     heard_same(got, want, "drafts", trial);
-    heard_free(got);
 }
 
 TEST(after_the_last_thought_comes_a_call_or_an_answer)
 {
-    pair p;
-    str text = {0};
-    heard *free = heard_new(), *cut = heard_new();
+    AUTO(pair_close) pair p;
+    AUTO(str_free) str text = {0};
+    AUTO_PTR(heard_free) heard *free = heard_new(), *cut = heard_new();
     int again = 0, calls = 0, finals = 0;
     pair_open(&p, &gpt_oss, (carat_session_options){0});
     for (int trial = 0; trial < TRIALS; trial++) {
@@ -171,21 +170,17 @@ TEST(after_the_last_thought_comes_a_call_or_an_answer)
         finals += strstr(head, FINAL) != NULL;
     }
     CHECK_MSG(again && calls && finals, "%d think again, %d call, %d answer", again, calls, finals);
-    heard_free(free);
-    heard_free(cut);
-    str_free(&text);
-    pair_close(&p);
 }
 
 TEST(answers_without_thoughts_or_calls)
 {
-    pair p;
-    str text = {0};
+    AUTO(pair_close) pair p;
+    AUTO(str_free) str text = {0};
     int seen[2][3] = {{0}};
     pair_open(&p, &gpt_oss, (carat_session_options){0});
     for (int trial = 0; trial < 4 * TRIALS; trial++) {
         request q = request_of(p.m, trial);
-        heard *h = heard_new();
+        AUTO_PTR(heard_free) heard *h = heard_new();
         q.o.no_thoughts = trial % 2;
         q.o.no_calls = trial / 2 % 2;
         say(&p, &q, h, &text);
@@ -197,23 +192,20 @@ TEST(answers_without_thoughts_or_calls)
         seen[q.o.no_thoughts][0] += thinks;
         seen[q.o.no_calls][1] += calls;
         seen[q.o.no_calls][2] += strstr(str_text(&text), FINAL) != NULL;
-        heard_free(h);
     }
     CHECK(seen[0][0] && seen[0][1] && seen[0][2] && seen[1][2]);
-    str_free(&text);
-    pair_close(&p);
 }
 
 /* Of a model that ends a message wherever it can, and has no mask to tell it what a header is. */
 TEST(drafts_do_not_change_headers)
 {
-    pair p;
-    str text = {0};
+    AUTO(pair_close) pair p;
+    AUTO(str_free) str text = {0};
     int n_heads = 0;
     pair_open(&p, &gpt_oss, (carat_session_options){0});
     for (int trial = 0; trial < TRIALS; trial++) {
         request q = request_of(p.m, trial);
-        heard *h = heard_new();
+        AUTO_PTR(heard_free) heard *h = heard_new();
         carat_logit_bias bias = {.bias = 6};
         err e = {0};
         CHECK_EQ(carat_tokenize(p.m, "<|end|>", 7, CARAT_TOK_SPECIAL, &bias.id, 1, &e), 1);
@@ -225,11 +217,8 @@ TEST(drafts_do_not_change_headers)
         spell(p.m, h, &text);
         n_heads += strstr(str_text(&text), ROLE "<|channel|>") != NULL;
         check_drafts(&p, &q, h, trial);
-        heard_free(h);
     }
     CHECK(n_heads);
-    str_free(&text);
-    pair_close(&p);
 }
 
 TEST(calls_and_thoughts_that_cannot_be_kept_away_are_refused)
@@ -239,8 +228,8 @@ TEST(calls_and_thoughts_that_cannot_be_kept_away_are_refused)
                                          .template = "meta-llama-Llama-3.1-8B-Instruct.jinja"};
     const toy_model_file *files[] = {&llama, NULL};
     for (int i = 0; i < 2; i++) {
-        carat_model *m = toy_model_open(files[i], NULL);
-        carat_session *s;
+        AUTO_MODEL *m = toy_model_open(files[i], NULL);
+        AUTO_SESSION *s;
         carat_marks marks;
         err e = {0};
         int32_t id = 5;
@@ -256,8 +245,6 @@ TEST(calls_and_thoughts_that_cannot_be_kept_away_are_refused)
         err_clear(&e);
         CHECK_STATUS(carat_generate(s, &id, 1, &o, NULL, NULL, &t, &e),
                      files[i] ? E_UNSUPPORTED : OK);
-        carat_session_close(s);
-        carat_model_close(m);
     }
 }
 
@@ -272,7 +259,7 @@ TEST(headers_that_have_begun_go_on)
              {"<|channel|>commentary", "<|message|>", NULL, .no_thoughts = true, .no_calls = true},
              {"<|channel|>commentary", " to", "<|message|>", .no_thoughts = true},
              {"<|channel|>", "final", "analysis", .no_thoughts = true}};
-    carat_model *m = toy_model_open(&gpt_oss, NULL);
+    AUTO_MODEL *m = toy_model_open(&gpt_oss, NULL);
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
         int32_t ids[64], next[8], barred[8];
         answer_place p;
@@ -293,5 +280,4 @@ TEST(headers_that_have_begun_go_on)
                              &e) > 0);
         CHECK_MSG(!place_rule_allows(&r, barred[0]), "%s%s", x[i].head, x[i].barred);
     }
-    carat_model_close(m);
 }

@@ -99,19 +99,16 @@ PLAIN_TEST(importance_equals_transformers)
     static const char *const names[] = {"qwen3", "qwen3-yarn"};
     static const int32_t chunks[] = {1, 3, 64, 0};
     for (int i = 0; i < 2; i++) {
-        importance_rig r;
+        AUTO(rig_close) importance_rig r;
         rig_open(&r, names[i]);
         for (int reference = 0; reference < 2; reference++) {
-            carat_model *m =
+            AUTO_MODEL *m =
                 open_model(&r, (carat_model_options){.reference = reference, .exact_f32 = true});
             for (int k = reference ? 2 : 0; k < 4; k++) {
-                carat_session *s = open_session(m, chunks[k], "f32");
+                AUTO_SESSION *s = open_session(m, chunks[k], "f32");
                 check_lengths(&r, s, 1e-5, reference ? "reference" : "f32");
-                carat_session_close(s);
             }
-            carat_model_close(m);
         }
-        rig_close(&r);
     }
 }
 
@@ -122,51 +119,44 @@ TEST(importance_with_rounded_keys)
         const char *kv;
         double bound;
     } kinds[] = {{"f16", 1e-3}, {"bf16", 1e-2}, {"q8_0", 4e-2}, {"q4_0", 0.4}};
-    importance_rig r;
+    AUTO(rig_close) importance_rig r;
     rig_open(&r, "qwen3");
-    carat_model *m = open_model(&r, (carat_model_options){.exact_f32 = true});
+    AUTO_MODEL *m = open_model(&r, (carat_model_options){.exact_f32 = true});
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         err e = {0};
-        carat_session *s;
+        AUTO_SESSION *s;
         carat_session_options o = {.n_ctx = N_CTX, .kv_k = kinds[i].kv, .kv_v = "f32"};
         CHECK_OK(carat_session_open(m, &o, &s, &e), e);
         check_lengths(&r, s, kinds[i].bound, kinds[i].kv);
-        carat_session_close(s);
     }
-    carat_model_close(m);
-    rig_close(&r);
 }
 
 /* A longer text goes on from a shorter one, with the bits of a fresh session. */
 TEST(importance_of_a_growing_text)
 {
-    importance_rig r;
+    AUTO(rig_close) importance_rig r;
     err e = {0};
     rig_open(&r, "qwen3");
-    carat_model *m = open_model(&r, (carat_model_options){.n_threads = 0});
-    carat_session *s = open_session(m, 16, NULL);
+    AUTO_MODEL *m = open_model(&r, (carat_model_options){.n_threads = 0});
+    AUTO_SESSION *s = open_session(m, 16, NULL);
     for (int32_t n = 9; n <= N_MAX; n += n < 30 ? 1 : 37) {
         float a[N_MAX], b[N_MAX];
-        carat_session *fresh = open_session(m, 50, NULL);
+        AUTO_SESSION *fresh = open_session(m, 50, NULL);
         CHECK_OK(carat_importance(s, r.ids, n, a, &e), e);
         CHECK_OK(carat_importance(fresh, r.ids, n, b, &e), e);
         CHECK_MSG(!memcmp(a, b, (size_t)n * sizeof *a), "%d tokens: other bits", n);
-        carat_session_close(fresh);
     }
-    carat_session_close(s);
-    carat_model_close(m);
-    rig_close(&r);
 }
 
 TEST(importance_refuses_what_it_cannot_measure)
 {
-    importance_rig r;
+    AUTO(rig_close) importance_rig r;
     err e = {0};
     float v[N_CTX + 1];
     int32_t many[N_CTX + 1] = {0};
     rig_open(&r, "qwen3");
-    carat_model *m = open_model(&r, (carat_model_options){.n_threads = 0});
-    carat_session *s = open_session(m, 0, NULL);
+    AUTO_MODEL *m = open_model(&r, (carat_model_options){.n_threads = 0});
+    AUTO_SESSION *s = open_session(m, 0, NULL);
     CHECK_STATUS(carat_importance(s, r.ids, 8, v, &e), CARAT_E_ARG);
     CHECK_MSG(strstr(e.text, "8 tokens"), "%s", e.text);
     e = (err){0};
@@ -174,9 +164,6 @@ TEST(importance_refuses_what_it_cannot_measure)
     carat_session_cancel(s);
     e = (err){0};
     CHECK_STATUS(carat_importance(s, r.ids, 40, v, &e), CARAT_E_CANCELLED);
-    carat_session_close(s);
-    carat_model_close(m);
-    rig_close(&r);
 }
 
 /* Of the other families the layers that see the whole text; of recurrent ones those with keys. The
@@ -196,7 +183,7 @@ static void family_done(void *user, carat_status st, const carat_error *e, const
 
 static void in_batch(carat_model *m, const int32_t *ids, int32_t n, const float *want)
 {
-    carat_batch *b;
+    AUTO_BATCH *b;
     err e = {0};
     family_job job[3];
     memset(job, 0, sizeof job);
@@ -221,7 +208,6 @@ static void in_batch(carat_model *m, const int32_t *ids, int32_t n, const float 
     }
     carat_job short_one = {.ids = ids, .n = 8, .importance = job[0].value};
     CHECK_STATUS(carat_batch_submit(b, &short_one, NULL, NULL, &e), CARAT_E_ARG);
-    carat_batch_close(b);
 }
 
 /* The passes of one job or of both: the importance of 17 tokens, an embedding of 60. */
@@ -230,7 +216,7 @@ static uint64_t count_passes(carat_model *m, const int32_t *ids, bool measures, 
     const carat_batch_options o = {.session = {.n_ctx = N_CTX, .chunk = CHUNK}, .n_slots = 2};
     family_job job[2] = {{.over = !embeds}, {.over = !measures}};
     carat_batch_info info;
-    carat_batch *b;
+    AUTO_BATCH *b;
     err e = {0};
     CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
     for (int i = 0; i < 2; i++) {
@@ -247,28 +233,25 @@ static uint64_t count_passes(carat_model *m, const int32_t *ids, bool measures, 
         ;
     CHECK(job[0].over && job[1].over);
     carat_batch_get_info(b, &info, NULL, 0);
-    carat_batch_close(b);
     return info.n_passes;
 }
 
 /* Passes of the end of a text have few rows, and no others do for them. */
 TEST(importance_cuts_no_passes_of_embeddings)
 {
-    importance_rig r;
+    AUTO(rig_close) importance_rig r;
     rig_open(&r, "qwen3");
-    carat_model *m = open_model(&r, (carat_model_options){.n_threads = 0});
+    AUTO_MODEL *m = open_model(&r, (carat_model_options){.n_threads = 0});
     CHECK(m->core.n_embd <= N_MAX);
     uint64_t alone = count_passes(m, r.ids, true, false) + count_passes(m, r.ids, false, true);
     CHECK(count_passes(m, r.ids, true, true) <= alone);
-    carat_model_close(m);
-    rig_close(&r);
 }
 
 TEST(importance_in_every_family)
 {
     static const char *const names[] = {"dense", "e2b", "moe", "laguna", "qwen35", "qwen3"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         float v[3][N_MAX];
         carat_model *m = NULL;
         err e = {0};
@@ -290,7 +273,6 @@ TEST(importance_in_every_family)
         CHECK_MSG(worst <= 1e-3, "%s: %.2e from the plain kernels", names[i], worst);
         CHECK_MSG(!memcmp(v[1], v[2], (size_t)n * sizeof **v), "%s: other bits in chunks of 7",
                   names[i]);
-        fidelity_close(&f);
     }
 }
 
@@ -298,18 +280,15 @@ TEST(importance_in_every_family)
 TEST(importance_of_damaged_weights)
 {
     static const fidelity_file broken = {.nan_tensor = "blk.1.attn_q_norm.weight", .nan_at = 3};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     err e = {0};
-    carat_model *m;
+    AUTO_MODEL *m;
     float v[64];
     fidelity_open(&f, "qwen3");
     CHECK_OK(carat_model_open(fidelity_write(&f, &broken), NULL, &m, &e), e);
-    carat_session *s = open_session(m, 0, NULL);
+    AUTO_SESSION *s = open_session(m, 0, NULL);
     status st = carat_importance(s, f.tokens, 64, v, &e);
     CHECK_MSG(st == CARAT_E_NUMERIC, "%s: %s", carat_status_name(st), e.text);
-    carat_session_close(s);
-    carat_model_close(m);
-    fidelity_close(&f);
 }
 
 typedef struct attempt {
@@ -326,17 +305,14 @@ static status measure(void *arg, err *e)
 
 TEST(importance_without_memory)
 {
-    importance_rig r;
+    AUTO(rig_close) importance_rig r;
     rig_open(&r, "qwen3");
-    carat_model *m = open_model(&r, (carat_model_options){.n_threads = 0});
-    carat_session *s;
+    AUTO_MODEL *m = open_model(&r, (carat_model_options){.n_threads = 0});
+    AUTO_SESSION *s;
     err e = {0};
     carat_session_options o = {.n_ctx = N_CTX, .checkpoint_mb = -1}; /* they may fail silently */
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     test_every_allocation(measure, &(attempt){s, r.ids});
-    carat_session_close(s);
-    carat_model_close(m);
-    rig_close(&r);
 }
 
 TEST(importance_of_chunks)

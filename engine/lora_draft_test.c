@@ -53,7 +53,7 @@ static void compare_jobs(pair *p, const char *what, uint64_t *rng)
 {
     static request q[JOBS];
     heard *want[JOBS], *got[JOBS];
-    carat_batch *b;
+    AUTO_BATCH *b;
     err e = {0};
     const carat_batch_options o = {.session = {.n_ctx = CTX, .chunk = 24, .checkpoint_mb = -1},
                                    .n_slots = 3};
@@ -86,13 +86,12 @@ static void compare_jobs(pair *p, const char *what, uint64_t *rng)
         heard_free(got[i]);
         heard_free(want[i]);
     }
-    carat_batch_close(b);
 }
 
 static void run_with(const char *base, const char *draft, const char *name)
 {
     char path[2][600];
-    pair p = {0};
+    AUTO(pair_close) pair p = {0};
     uint64_t rng = test_seed();
     int32_t n_other = 0;
     write_adapters(base, path, "a", 5);
@@ -116,7 +115,6 @@ static void run_with(const char *base, const char *draft, const char *name)
     }
     CHECK_MSG(n_other > 4, "%s: adapters changed %d of 8 answers", name, n_other);
     compare_jobs(&p, name, &rng);
-    pair_close(&p);
 }
 
 PLAIN_TEST(lora_beside_a_dflash_drafter)
@@ -173,14 +171,12 @@ TEST(lora_conversations_on_disk_belong_to_their_adapters)
     request_draw(m[0], &q, 90, 0, &rng);
     q.o.max_tokens = 30;
     for (size_t i = 0; i < sizeof turn / sizeof *turn; i++) {
-        heard *want = heard_new(), *got = heard_new();
+        AUTO_PTR(heard_free) heard *want = heard_new(), *got = heard_new();
         say_in(m[turn[i].model], NULL, &q, turn[i].kind, want);
         const char *how = say_in(m[turn[i].model], dir, &q, turn[i].kind, got);
         CHECK_MSG((got->t.n_reused > 0) == turn[i].reuses, "turn %d: %d tokens reused (%s)", (int)i,
                   (int)got->t.n_reused, how);
         heard_same(got, want, "from disk", (int)i);
-        heard_free(want);
-        heard_free(got);
     }
     carat_model_close(m[0]);
     carat_model_close(m[1]);

@@ -70,12 +70,11 @@ static carat_model *open_adapted(carat_model_options o)
 
 static void alone(carat_model *m, const int32_t *ids, int64_t n, int kind, answer *a)
 {
-    carat_session *s;
+    AUTO_SESSION *s;
     carat_error e = {0};
     carat_generate_options o = options(m, kind);
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
     CHECK_OK(carat_generate(s, ids, n, &o, keep, a, &a->t, &e), e);
-    carat_session_close(s);
 }
 
 static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk)
@@ -118,17 +117,16 @@ static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk)
 
 PLAIN_TEST(lora_answers_of_a_batch_are_those_alone)
 {
-    carat_model *m = open_adapted((carat_model_options){.n_threads = 2});
+    AUTO_MODEL *m = open_adapted((carat_model_options){.n_threads = 2});
     check_batch(m, 3, 16);
     check_batch(m, 8, 128);
-    carat_model_close(m);
 }
 
 TEST(lora_rows_are_reused_by_their_own_adapters_alone)
 {
-    carat_model *m = open_adapted((carat_model_options){.n_threads = 2});
-    carat_session *s;
-    carat_snapshot *snap;
+    AUTO_MODEL *m = open_adapted((carat_model_options){.n_threads = 2});
+    AUTO_SESSION *s;
+    AUTO_PTR(carat_snapshot_free) carat_snapshot *snap;
     carat_error e = {0};
     int32_t ids[PROMPT];
     answer a = {0};
@@ -154,15 +152,12 @@ TEST(lora_rows_are_reused_by_their_own_adapters_alone)
     CHECK_OK(carat_eval(s, ids, PROMPT, NULL, NULL, &e), e);
     CHECK_STATUS(carat_snapshot_restore(s, snap, &e), CARAT_E_ARG);
     CHECK(strstr(e.text, "other adapters"));
-    carat_snapshot_free(snap);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(lora_scales_and_numbers_are_checked)
 {
-    carat_model *m = open_adapted((carat_model_options){.n_threads = 1});
-    carat_session *s;
+    AUTO_MODEL *m = open_adapted((carat_model_options){.n_threads = 1});
+    AUTO_SESSION *s;
     carat_lora_info l;
     const int32_t ids[] = {1, 2, 3};
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, NULL),
@@ -180,8 +175,6 @@ TEST(lora_scales_and_numbers_are_checked)
     CHECK_STATUS(carat_lora_set_scales(m, (const float[]){1}, 1, &e), CARAT_E_ARG);
     CHECK(carat_lora_at(m, 1, &l) && l.rank == 8 && l.scale == 0 && !strcmp(l.name, "b"));
     CHECK(!carat_lora_at(m, 2, &l) && !carat_lora_at(m, -1, &l));
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* The plan has the adapters' bytes, and a session takes what it says. */

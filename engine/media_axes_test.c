@@ -89,8 +89,8 @@ TEST(pictures_on_axes_are_whole)
 {
     static const int lacks[] = {HEAD, HEAD + 7, HEAD + SOFT - 1};
     const carat_session_options o = {.n_ctx = CTX};
-    fixture x;
-    carat_session *s;
+    AUTO(end) fixture x;
+    AUTO_SESSION *s;
     err e = {0};
     begin(&x, "qwen35-nextn");
     CHECK_OK(carat_session_open(x.m, &o, &s, &e), e);
@@ -108,8 +108,6 @@ TEST(pictures_on_axes_are_whole)
     err_clear(&e);
     CHECK_OK(carat_append(s, x.ids + HEAD + SOFT - 1, 2, false, NULL, &e), e);
     CHECK_OK(carat_eval(s, x.ids, ALL, NULL, NULL, &e), e);
-    carat_session_close(s);
-    end(&x);
 }
 
 static carat_session *open_session(const fixture *x, int32_t chunk)
@@ -146,7 +144,7 @@ TEST(media_axes_are_those_of_transformers)
 {
     static float want[ALL * COLS];
     static const int32_t chunks[] = {ALL, 1, 3, 16, 33};
-    fixture x;
+    AUTO(end) fixture x;
     err e = {0};
     double worst = 0;
     begin(&x, "qwen35");
@@ -155,11 +153,10 @@ TEST(media_axes_are_those_of_transformers)
     rows first = {mem_calloc(n, sizeof(float)), x.n_vocab},
          next = {mem_calloc(n, sizeof(float)), x.n_vocab};
     for (int i = 0; i < 5; i++) {
-        carat_session *s = open_session(&x, chunks[i]);
+        AUTO_SESSION *s = open_session(&x, chunks[i]);
         CHECK_OK(carat_eval_rows(s, x.ids, ALL, take, i ? &next : &first, &e), e);
         CHECK_MSG(!i || !memcmp(first.at, next.at, n * sizeof(float)), "chunks of %d: other logits",
                   chunks[i]);
-        carat_session_close(s);
     }
     for (int32_t r = 0; r < ALL; r++)
         for (int32_t c = 0; c < COLS; c++) {
@@ -169,14 +166,13 @@ TEST(media_axes_are_those_of_transformers)
     CHECK_MSG(worst < 1e-3, "a logit is %g apart", worst);
     mem_free(first.at);
     mem_free(next.at);
-    end(&x);
 }
 
 /* Its own limit is 16,384 tokens; memory is planned for fewer. */
 TEST(media_axes_native_size_is_bounded)
 {
     const carat_image_options native = {.n_tokens = CARAT_IMAGE_NATIVE};
-    fixture x;
+    AUTO(end) fixture x;
     err e = {0};
     int32_t n = 0;
     begin(&x, "qwen35");
@@ -184,22 +180,21 @@ TEST(media_axes_native_size_is_bounded)
     CHECK_EQ(n, 20 * 15);
     CHECK_OK(carat_image_tokens(x.m, 4000, 3000, &native, &n, &e), e);
     CHECK_MSG(n > 1000 && n <= 1120, "%d tokens", n);
-    end(&x);
 }
 
 /* Where text goes on follows from the ids, so it is right after every way back. */
 TEST(media_axes_after_restored_states)
 {
     static const int32_t cuts[] = {HEAD + 7, SECOND, ALL - 3};
-    fixture x;
+    AUTO(end) fixture x;
     err e = {0};
     begin(&x, "qwen35");
     size_t n = (size_t)x.n_vocab;
-    float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
+    AUTO_MEM float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
     carat_session *s = open_session(&x, 16), *plain = open_session(&x, 16);
     CHECK_OK(carat_eval(plain, x.ids, ALL, want, NULL, &e), e);
     for (int i = 0; i < 3; i++) {
-        carat_snapshot *k;
+        AUTO_PTR(carat_snapshot_free) carat_snapshot *k;
         carat_reset(s);
         CHECK_OK(carat_eval(s, x.ids, cuts[i], got, NULL, &e), e);
         CHECK_OK(carat_snapshot_take(s, &k, &e), e);
@@ -207,7 +202,6 @@ TEST(media_axes_after_restored_states)
         CHECK_OK(carat_snapshot_restore(s, k, &e), e);
         CHECK_OK(carat_append(s, x.ids + cuts[i], ALL - cuts[i], false, got, &e), e);
         CHECK_MSG(!memcmp(got, want, n * sizeof *got), "restored at %d: other logits", cuts[i]);
-        carat_snapshot_free(k);
     }
     /* A prompt that goes on in another way behind the first picture, and back. */
     int64_t reused;
@@ -216,22 +210,19 @@ TEST(media_axes_after_restored_states)
     CHECK(!memcmp(got, want, n * sizeof *got));
     carat_session_close(s);
     carat_session_close(plain);
-    mem_free(want);
-    mem_free(got);
-    end(&x);
 }
 
 /* Texts of a model with a tower have the bits of one without. */
 TEST(media_axes_of_text_are_positions)
 {
-    fixture x;
+    AUTO(end) fixture x;
     err e = {0};
     begin(&x, "qwen35");
     size_t n = (size_t)x.n_vocab;
-    float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
+    AUTO_MEM float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
     carat_session *s = open_session(&x, 16), *plain;
     const carat_model_options mo = {.n_threads = 1, .exact_f32 = true};
-    carat_model *blind;
+    AUTO_MODEL *blind;
     CHECK_OK(carat_model_open(fidelity_write(&x.f, NULL), &mo, &blind, &e), e);
     const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .kv_k = "f32"};
     CHECK_OK(carat_session_open(blind, &o, &plain, &e), e);
@@ -240,10 +231,6 @@ TEST(media_axes_of_text_are_positions)
     CHECK(!memcmp(got, want, n * sizeof *got));
     carat_session_close(plain);
     carat_session_close(s);
-    carat_model_close(blind);
-    mem_free(want);
-    mem_free(got);
-    end(&x);
 }
 
 /* The NextN layer embeds rows of pictures, and its keys are at the places of their tokens. */
@@ -251,11 +238,11 @@ TEST(media_axes_of_drafts_are_those_of_transformers)
 {
     static const int32_t chunks[] = {ALL, 1, 7, 33};
     float want[2 * DRAFTS * RANKS];
-    fixture x;
+    AUTO(end) fixture x;
     begin(&x, "qwen35-nextn");
     read_golden(want, ALL * COLS, 2 * DRAFTS * RANKS);
     for (int c = 0; c < 4; c++) {
-        carat_session *s = open_session(&x, chunks[c]);
+        AUTO_SESSION *s = open_session(&x, chunks[c]);
         drafter *d = s->b.rounds->d[DRAFTER_MODEL];
         proposal p = {0};
         err e = {0};
@@ -277,9 +264,7 @@ TEST(media_axes_of_drafts_are_those_of_transformers)
                       p.id[k / RANKS][k % RANKS], (double)logp, (double)want[k],
                       (double)want[DRAFTS * RANKS + k]);
         }
-        carat_session_close(s);
     }
-    end(&x);
 }
 
 /* By the NextN layer, whose drafts also need the places, in chains and in trees; alone, and in a
@@ -287,7 +272,7 @@ TEST(media_axes_of_drafts_are_those_of_transformers)
 TEST(media_axes_of_drafts)
 {
     enum { JOBS = 3 };
-    fixture x;
+    AUTO(end) fixture x;
     err e = {0};
     answer want[JOBS] = {0};
     begin(&x, "qwen35-nextn");
@@ -300,11 +285,10 @@ TEST(media_axes_of_drafts)
     o.sampling.ignore_eog = true;
     o.speculation.off = true;
     for (int i = 0; i < JOBS; i++) {
-        carat_session *s = open_session(&x, 16);
+        AUTO_SESSION *s = open_session(&x, 16);
         CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, answer_heard, &want[i],
                                 NULL, &e),
                  e);
-        carat_session_close(s);
     }
     o.speculation = (carat_speculation){.n_max = 3, .fixed = true};
     for (int tree = 0; tree < 2; tree++) {
@@ -317,9 +301,9 @@ TEST(media_axes_of_drafts)
                                           .checkpoint_mb = -1};
         const carat_batch_options bo = {.session = so, .n_slots = JOBS};
         answer alone[JOBS] = {0}, beside[JOBS] = {0};
-        carat_batch *b;
+        AUTO_BATCH *b;
         for (int i = 0; i < JOBS; i++) {
-            carat_session *s;
+            AUTO_SESSION *s;
             CHECK_OK(carat_session_open(x.m, &so, &s, &e), e);
             CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, answer_heard, &alone[i],
                                     NULL, &e),
@@ -338,7 +322,6 @@ TEST(media_axes_of_drafts)
                      e);
             CHECK_MSG(!memcmp(alone[i].ids, want[i].ids, ANSWER * sizeof *want[i].ids),
                       "job %d, tree %d: accepted drafts change the answer", i, tree);
-            carat_session_close(s);
         }
         CHECK_OK(carat_batch_open(x.m, &bo, &b, &e), e);
         for (int i = 0; i < JOBS; i++) {
@@ -358,7 +341,5 @@ TEST(media_axes_of_drafts)
             CHECK_MSG(!memcmp(beside[i].ids, want[i].ids, ANSWER * sizeof *want[i].ids),
                       "job %d, tree %d: others change the answer", i, tree);
         }
-        carat_batch_close(b);
     }
-    end(&x);
 }

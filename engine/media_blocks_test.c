@@ -113,18 +113,16 @@ TEST(media_blocks_are_those_of_transformers)
 {
     static float want[ALL * COLS];
     static const int32_t chunks[] = {SOFT, 100, ALL};
-    fixture x;
+    AUTO(end) fixture x;
     err e = {0};
     begin(&x);
     read_golden(want);
     for (int i = 0; i < 3; i++) {
         worst w = {want, x.n_vocab, 0};
-        carat_session *s = open_session(&x, chunks[i]);
+        AUTO_SESSION *s = open_session(&x, chunks[i]);
         CHECK_OK(carat_eval_rows(s, x.ids, ALL, compare, &w, &e), e);
         CHECK_MSG(w.apart < 2e-3, "chunks of %d: a logit is %g apart", chunks[i], w.apart);
-        carat_session_close(s);
     }
-    end(&x);
 }
 
 static bool ignore(void *user, int64_t first, int64_t n, const float *rows)
@@ -138,23 +136,22 @@ static bool ignore(void *user, int64_t first, int64_t n, const float *rows)
 TEST(media_blocks_are_never_cut)
 {
     static const int32_t chunks[] = {ALL, 1, 7, 33, 64};
-    fixture x;
+    AUTO(end) fixture x;
     err e = {0};
     begin(&x);
-    float *want = mem_calloc((size_t)x.n_vocab, sizeof *want),
-          *got = mem_calloc((size_t)x.n_vocab, sizeof *got);
+    AUTO_MEM float *want = mem_calloc((size_t)x.n_vocab, sizeof *want),
+                   *got = mem_calloc((size_t)x.n_vocab, sizeof *got);
     for (int i = 0; i < 5; i++) {
-        carat_session *s = open_session(&x, chunks[i]);
+        AUTO_SESSION *s = open_session(&x, chunks[i]);
         CHECK_OK(carat_eval(s, x.ids, ALL, i ? got : want, NULL, &e), e);
         CHECK_MSG(!i || !memcmp(got, want, (size_t)x.n_vocab * sizeof *got),
                   "chunks of %d: other logits", chunks[i]);
         if (chunks[i] < SOFT)
             CHECK_STATUS(carat_eval_rows(s, x.ids, ALL, ignore, NULL, &e), E_LIMIT);
         e = (err){0};
-        carat_session_close(s);
     }
     /* What is kept of a prompt ends before a picture or behind it. */
-    carat_session *s = open_session(&x, 33);
+    AUTO_SESSION *s = open_session(&x, 33);
     CHECK_OK(carat_eval(s, x.ids, SECOND + SOFT, want, NULL, &e), e);
     CHECK(!carat_rewind(s, SECOND + 10));
     int64_t reused = -1;
@@ -164,20 +161,16 @@ TEST(media_blocks_are_never_cut)
     CHECK_STATUS(carat_eval(s, x.ids, SECOND + 10, got, NULL, &e), E_ARG);
     e = (err){0};
     CHECK_STATUS(carat_eval(s, x.ids + HEAD + 1, SOFT, got, NULL, &e), E_ARG);
-    carat_session_close(s);
-    mem_free(want);
-    mem_free(got);
-    end(&x);
 }
 
 /* Two prompts with pictures and one of text, which take turns in short chunks beside answers. */
 TEST(media_blocks_beside_other_slots)
 {
     enum { JOBS = 3 };
-    fixture x;
+    AUTO(end) fixture x;
     err e = {0};
     answer alone[JOBS] = {0}, beside[JOBS] = {0};
-    carat_batch *b;
+    AUTO_BATCH *b;
     begin(&x);
     const struct {
         int32_t from, n;
@@ -189,12 +182,11 @@ TEST(media_blocks_beside_other_slots)
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 16, .kv_k = "f32", .checkpoint_mb = -1};
     for (int i = 0; i < JOBS; i++) {
-        carat_session *s;
+        AUTO_SESSION *s;
         CHECK_OK(carat_session_open(x.m, &so, &s, &e), e);
         CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, answer_heard, &alone[i],
                                 NULL, &e),
                  e);
-        carat_session_close(s);
     }
     const carat_batch_options bo = {.session = so, .n_slots = JOBS};
     CHECK_OK(carat_batch_open(x.m, &bo, &b, &e), e);
@@ -214,6 +206,4 @@ TEST(media_blocks_beside_other_slots)
         CHECK_EQ(alone[i].n, ANSWER);
         CHECK(!memcmp(alone[i].ids, beside[i].ids, ANSWER * sizeof *alone[i].ids));
     }
-    carat_batch_close(b);
-    end(&x);
 }

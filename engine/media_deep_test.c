@@ -39,7 +39,7 @@ TEST(media_deep_logits_are_those_of_transformers)
     FILE *f = fopen(test_path("tests/data/images/deep.f32"), "rb");
     CHECK(f);
     for (int k = 0; k < DEEP_SIZES; k++) {
-        deep_prompt x = {0};
+        AUTO(deep_end) deep_prompt x = {0};
         err e = {0};
         double worst = 0;
         CHECK_EQ(fread(want, sizeof *want, ALL * COLS, f), ALL * COLS);
@@ -48,11 +48,10 @@ TEST(media_deep_logits_are_those_of_transformers)
         rows first = {mem_calloc(n, sizeof(float)), x.n_vocab},
              next = {mem_calloc(n, sizeof(float)), x.n_vocab};
         for (int i = 0; i < 5; i++) {
-            carat_session *s = open_session(&x, chunks[i]);
+            AUTO_SESSION *s = open_session(&x, chunks[i]);
             CHECK_OK(carat_eval_rows(s, x.ids, ALL, take, i ? &next : &first, &e), e);
             CHECK_MSG(!i || !memcmp(first.at, next.at, n * sizeof(float)),
                       "%s, chunks of %d: other logits", deep_sizes[k], chunks[i]);
-            carat_session_close(s);
         }
         for (int32_t r = 0; r < ALL; r++)
             for (int32_t c = 0; c < COLS; c++) {
@@ -62,7 +61,6 @@ TEST(media_deep_logits_are_those_of_transformers)
         CHECK_MSG(worst < 2e-4, "%s: a logit is %g apart", deep_sizes[k], worst);
         mem_free(first.at);
         mem_free(next.at);
-        deep_end(&x);
     }
     CHECK(fgetc(f) == EOF);
     fclose(f);
@@ -72,18 +70,18 @@ TEST(media_deep_logits_are_those_of_transformers)
 TEST(media_deep_after_restored_states)
 {
     static const int32_t cuts[] = {HEAD + 7, SECOND, ALL - 3};
-    deep_prompt x = {0};
+    AUTO(deep_end) deep_prompt x = {0};
     err e = {0};
     int32_t text[40];
     deep_begin(&x, deep_sizes[0], "cpu");
     for (int32_t k = 0; k < 40; k++)
         text[k] = deep_word(60 + k);
     size_t n = (size_t)x.n_vocab;
-    float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
+    AUTO_MEM float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
     carat_session *s = open_session(&x, 16), *plain = open_session(&x, 16);
     CHECK_OK(carat_eval(plain, x.ids, ALL, want, NULL, &e), e);
     for (int i = 0; i < 3; i++) {
-        carat_snapshot *k;
+        AUTO_PTR(carat_snapshot_free) carat_snapshot *k;
         carat_reset(s);
         CHECK_OK(carat_eval(s, x.ids, cuts[i], got, NULL, &e), e);
         CHECK_OK(carat_snapshot_take(s, &k, &e), e);
@@ -91,7 +89,6 @@ TEST(media_deep_after_restored_states)
         CHECK_OK(carat_snapshot_restore(s, k, &e), e);
         CHECK_OK(carat_append(s, x.ids + cuts[i], ALL - cuts[i], false, got, &e), e);
         CHECK_MSG(!memcmp(got, want, n * sizeof *got), "restored at %d: other logits", cuts[i]);
-        carat_snapshot_free(k);
     }
     int64_t reused = 0;
     CHECK_OK(carat_eval(s, x.ids, SECOND, got, NULL, &e), e);
@@ -99,16 +96,13 @@ TEST(media_deep_after_restored_states)
     CHECK(reused > HEAD + SOFT && !memcmp(got, want, n * sizeof *got));
     carat_session_close(s);
     carat_session_close(plain);
-    mem_free(want);
-    mem_free(got);
-    deep_end(&x);
 }
 
 /* Three prompts at once: their rows share passes, and deepstack finds its own. */
 TEST(media_deep_beside_other_slots)
 {
     enum { JOBS = 3 };
-    deep_prompt x = {0};
+    AUTO(deep_end) deep_prompt x = {0};
     err e = {0};
     deep_begin(&x, deep_sizes[1], "cpu");
     const int32_t from[JOBS] = {0, HEAD + SOFT, SECOND + SOFT_2};
@@ -117,16 +111,15 @@ TEST(media_deep_beside_other_slots)
         .n_ctx = CTX, .chunk = 16, .kv_k = "f32", .checkpoint_mb = -1};
     const carat_batch_options bo = {.session = so, .n_slots = JOBS};
     carat_generate_options o = {.max_tokens = ANSWER};
-    carat_batch *b;
+    AUTO_BATCH *b;
     carat_sampling_neutral(&o.sampling);
     o.sampling.temperature = 0;
     o.sampling.ignore_eog = true;
     for (int i = 0; i < JOBS; i++) {
-        carat_session *s = open_session(&x, 16);
+        AUTO_SESSION *s = open_session(&x, 16);
         CHECK_OK(
             carat_generate(s, x.ids + from[i], ALL - from[i], &o, answer_heard, &want[i], NULL, &e),
             e);
-        carat_session_close(s);
     }
     CHECK_OK(carat_batch_open(x.m, &bo, &b, &e), e);
     for (int i = 0; i < JOBS; i++) {
@@ -146,8 +139,6 @@ TEST(media_deep_beside_other_slots)
                       !memcmp(got[i].ids, want[i].ids, ANSWER * sizeof *want[i].ids),
                   "prompt %d: others change the answer", i);
     }
-    carat_batch_close(b);
-    deep_end(&x);
 }
 
 /* Both make embeddings of the same width by a tower of the same name. */

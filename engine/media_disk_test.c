@@ -47,13 +47,12 @@ static void start(process *p, const char *text, const char *tower)
 static carat_media *picture_of(process *p, int64_t seed, int32_t budget, bool changed)
 {
     const carat_image_options o = {.n_tokens = budget};
-    image picture;
+    AUTO(image_free) image picture;
     carat_media *x;
     err e = {0};
     test_picture(&picture, seed, WIDTH, HEIGHT);
     picture.rgb[3 * WIDTH * HEIGHT - 1] ^= changed;
     CHECK_OK(carat_image_new(p->m, picture.rgb, WIDTH, HEIGHT, &o, &x, &e), e);
-    image_free(&picture);
     return x;
 }
 
@@ -75,11 +74,10 @@ static float *eval(process *p, const char *dir, const int32_t *ids, int64_t n, i
     const carat_session_options o = {
         .n_ctx = CTX, .chunk = 33, .kv_k = "f32", .cache_dir = dir, .checkpoint_mb = dir ? 0 : -1};
     float *row = mem_calloc((size_t)p->n_vocab, sizeof *row);
-    carat_session *s;
+    AUTO_SESSION *s;
     err e = {0};
     CHECK_OK(carat_session_open(p->m, &o, &s, &e), e);
     CHECK_OK(carat_eval(s, ids, n, row, reused, &e), e);
-    carat_session_close(s);
     return row;
 }
 
@@ -157,10 +155,9 @@ TEST(pictures_are_known_again_from_files)
 
 TEST(two_way_pictures_are_known_again_from_files)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, "dense");
     check_model(fidelity_write(&f, NULL));
-    fidelity_close(&f);
 }
 
 /* Names of tokens: equal in every process, and none for what says too little. */
@@ -174,12 +171,10 @@ TEST(soft_tokens_have_lasting_names)
     write_tower(test_temp("tower.gguf"), "1");
     for (int i = 0; i < 2; i++) {
         start(&p[i], text, test_temp("tower.gguf"));
-        carat_media *first = i ? picture_of(&p[i], 9, 70, false) : NULL;
-        carat_media *x = picture_of(&p[i], 1, 140, false);
+        AUTO_PTR(carat_media_free) carat_media *first = i ? picture_of(&p[i], 9, 70, false) : NULL;
+        AUTO_PTR(carat_media_free) carat_media *x = picture_of(&p[i], 1, 140, false);
         n = prompt_of(ids[i], x);
         CHECK_EQ(media_lasting(p[i].m, tower, ids[i], n, name[i]), n);
-        carat_media_free(x);
-        carat_media_free(first);
     }
     CHECK(memcmp(ids[0], ids[1], (size_t)n * 4) && !memcmp(name[0], name[1], (size_t)n * 4));
     for (int64_t i = 0; i < n; i++) {

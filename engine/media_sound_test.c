@@ -40,12 +40,11 @@ static carat_model *open_toy(const char *tower)
 
 static carat_media *sound_of(carat_model *m, uint64_t seed, int64_t n)
 {
-    float *x = mem_alloc((size_t)n * sizeof *x);
+    AUTO_MEM float *x = mem_alloc((size_t)n * sizeof *x);
     carat_media *s;
     err e = {0};
     test_sound(x, seed, n);
     CHECK_OK(carat_sound_new(m, x, n, &s, &e), e);
-    mem_free(x);
     return s;
 }
 
@@ -64,7 +63,7 @@ TEST(sounds_take_the_places_of_their_placeholders)
     carat_model_info info;
     err e = {0};
     write_tower("tiny-mmproj-hears", test_temp("tower.gguf"));
-    carat_model *m = open_toy(test_temp("tower.gguf"));
+    AUTO_MODEL *m = open_toy(test_temp("tower.gguf"));
     int32_t begin = token_of(m, "<|audio>"), place = token_of(m, "<|audio|>"),
             end = token_of(m, "<audio|>"), eye = token_of(m, "<|image|>");
     carat_model_get_info(m, &info);
@@ -97,7 +96,6 @@ TEST(sounds_take_the_places_of_their_placeholders)
           out[753] == out[750] - 1);
     carat_media_free(list[0]);
     carat_media_free(list[1]);
-    carat_model_close(m);
 }
 
 /* A sound's rows, for mem_free. */
@@ -126,7 +124,7 @@ TEST(sounds_are_heard_piece_by_piece)
     carat_media *whole, *second;
     err e = {0};
     write_tower("tiny-mmproj-hears", test_temp("tower.gguf"));
-    carat_model *m = open_toy(test_temp("tower.gguf"));
+    AUTO_MODEL *m = open_toy(test_temp("tower.gguf"));
     size_t width = (size_t)m->core.n_embd;
     test_sound(x, 1, PIECE + SAMPLES);
     CHECK_OK(carat_sound_new(m, x, PIECE + SAMPLES, &whole, &e), e);
@@ -140,7 +138,6 @@ TEST(sounds_are_heard_piece_by_piece)
     mem_free(x);
     carat_media_free(whole);
     carat_media_free(second);
-    carat_model_close(m);
 }
 
 /* Weights that were given back and taken again. */
@@ -166,11 +163,10 @@ static void eval(carat_model *m, const int32_t *ids, int64_t n, int32_t chunk, f
 {
     const carat_session_options o = {
         .n_ctx = CTX, .chunk = chunk, .n_outputs = 1, .kv_k = "f32", .checkpoint_mb = -1};
-    carat_session *s;
+    AUTO_SESSION *s;
     err e = {0};
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     CHECK_OK(carat_eval(s, ids, n, row, NULL, &e), e);
-    carat_session_close(s);
 }
 
 /* A picture between two sounds in a model where tokens of pictures see each other: chunks of every
@@ -180,9 +176,9 @@ TEST(sounds_are_causal_beside_pictures_that_are_not)
     static const int32_t chunks[] = {200, 1, 7, 64};
     const carat_image_options io = {.n_tokens = 70};
     image picture;
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     carat_media *x[3], *other;
-    carat_model *m;
+    AUTO_MODEL *m;
     int32_t ids[CTX], n = 0, cut = 0;
     err e = {0};
     write_tower("tiny-mmproj-hears", test_temp("tower.gguf"));
@@ -232,16 +228,13 @@ TEST(sounds_are_causal_beside_pictures_that_are_not)
         carat_media_free(x[i]);
     }
     carat_media_free(other);
-    carat_model_close(m);
-    fidelity_close(&f);
 }
 
 static status sound_once(void *arg, err *e)
 {
     static float samples[1000];
-    carat_media *x = NULL;
+    AUTO_PTR(carat_media_free) carat_media *x = NULL;
     status st = carat_sound_new(arg, samples, 1000, &x, e);
-    carat_media_free(x);
     return st;
 }
 
@@ -252,7 +245,7 @@ TEST(sounds_are_refused_in_words)
     int32_t n;
     err e = {0};
     write_tower("tiny-mmproj-clamped", test_temp("eyes.gguf"));
-    carat_model *m = open_toy(test_temp("eyes.gguf"));
+    AUTO_MODEL *m = open_toy(test_temp("eyes.gguf"));
     CHECK_STATUS(carat_sound_tokens(m, 1000, &n, &e), E_UNSUPPORTED);
     CHECK(strstr(e.text, "was opened without an audio tower: it hears no sound"));
     e = (err){0};
@@ -264,5 +257,4 @@ TEST(sounds_are_refused_in_words)
     CHECK(!x && strstr(e.text, "sample 5 of a sound is nan"));
     CHECK_STATUS(carat_sound_new(m, NULL, 1000, &x, NULL), E_ARG);
     test_every_allocation(sound_once, m);
-    carat_model_close(m);
 }

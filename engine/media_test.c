@@ -25,10 +25,9 @@ typedef struct fixture {
 static status try_picture(carat_model *m, int64_t seed, carat_media **out, err *e)
 {
     const carat_image_options o = {.n_tokens = BUDGET};
-    image picture;
+    AUTO(image_free) image picture;
     test_picture(&picture, seed, 40, 30);
     status st = carat_image_new(m, picture.rgb, 40, 30, &o, out, e);
-    image_free(&picture);
     return st;
 }
 
@@ -101,13 +100,12 @@ static float *logits_of(carat_model *m, const int32_t *ids, int32_t n, int32_t c
     const carat_session_options o = {
         .n_ctx = CTX, .chunk = chunk, .n_outputs = chunk, .kv_k = "f32", .checkpoint_mb = -1};
     rows_to x = {.n_vocab = toy_n_vocab(m)};
-    carat_session *s;
+    AUTO_SESSION *s;
     err e = {0};
     x.to = mem_calloc((size_t)n * (size_t)x.n_vocab, sizeof *x.to);
     CHECK(x.to);
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     CHECK_OK(carat_eval_rows(s, ids, n, take, &x, &e), e);
-    carat_session_close(s);
     return x.to;
 }
 
@@ -167,40 +165,35 @@ static double apart(const fixture *f, const float *a, const float *b)
 TEST(media_rows_stand_where_embeddings_stand)
 {
     static const int32_t chunks[] = {7, 1, 33};
-    fixture f;
+    AUTO(end) fixture f;
     begin(&f);
     int32_t plain[MOST];
     size_t n_bytes = (size_t)f.n * (size_t)f.n_vocab * sizeof(float);
     float *got[2];
     for (int i = 0; i < 2; i++) {
-        char *bytes;
-        carat_model *m = open_with_rows(&f, i, &bytes);
+        AUTO_MEM char *bytes;
+        AUTO_MODEL *m = open_with_rows(&f, i, &bytes);
         for (int32_t k = 0; k < f.n; k++)
             plain[k] = f.ids[i][k] < 0 ? SPARE + k - HEAD : f.ids[i][k];
-        float *want = logits_of(m, plain, f.n, 33);
+        AUTO_MEM float *want = logits_of(m, plain, f.n, 33);
         got[i] = logits_of(f.m, f.ids[i], f.n, 33);
         CHECK_MSG(apart(&f, got[i], want) < 1e-4, "picture %d: logits are %g apart", i,
                   apart(&f, got[i], want));
-        mem_free(want);
-        carat_model_close(m);
-        mem_free(bytes);
     }
     CHECK(apart(&f, got[0], got[1]) > 1e-2); /* the picture is seen */
     for (int c = 0; c < 3; c++) {
-        float *other = logits_of(f.m, f.ids[0], f.n, chunks[c]);
+        AUTO_MEM float *other = logits_of(f.m, f.ids[0], f.n, chunks[c]);
         CHECK_MSG(!memcmp(other, got[0], n_bytes), "chunks of %d: other logits", chunks[c]);
-        mem_free(other);
     }
     mem_free(got[0]);
     mem_free(got[1]);
-    end(&f);
 }
 
 TEST(media_prefixes_know_one_picture_from_another)
 {
     const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
     carat_session *s;
-    fixture f;
+    AUTO(end) fixture f;
     err e = {0};
     int64_t reused = -1;
     begin(&f);
@@ -230,12 +223,11 @@ TEST(media_prefixes_know_one_picture_from_another)
     CHECK_OK(carat_eval(s, f.ids[0], f.n, NULL, &reused, &e), e);
     CHECK(reused <= HEAD);
     carat_session_close(s);
-    end(&f);
 }
 
 TEST(media_memory_is_bounded_and_given_back)
 {
-    fixture f;
+    AUTO(end) fixture f;
     carat_media *x[2] = {NULL, NULL}, *again;
     err e = {0};
     begin(&f);
@@ -265,7 +257,6 @@ TEST(media_memory_is_bounded_and_given_back)
         CHECK_OK(try_picture(f.m, 7, &x[0], &e), e);
     }
     carat_media_free(x[0]);
-    end(&f);
 }
 
 static void plan_of(const char *text, const char *tower, int64_t gpu_mb, carat_memory_plan *plan)
@@ -277,11 +268,10 @@ static void plan_of(const char *text, const char *tower, int64_t gpu_mb, carat_m
                                    .card = gpu_mb ? "9.0" : NULL,
                                    .overcommit = true};
     const carat_session_options so = {.n_ctx = CTX, .checkpoint_mb = -1};
-    carat_model *m;
+    AUTO_MODEL *m;
     err e = {0};
     CHECK_OK(carat_model_open(text, &o, &m, &e), e);
     CHECK_OK(carat_plan(m, &so, plan, &e), e);
-    carat_model_close(m);
 }
 
 /* The tower is on the model's device; what waits for it and what it made are on the host. */
@@ -333,26 +323,22 @@ static status open_and_encode(void *arg, err *e)
     const carat_model_options o = {.n_threads = 1, .exact_f32 = true, .mmproj = f->tower};
     const carat_image_options io = {.n_tokens = BUDGET};
     const carat_session_options so = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
-    carat_model *m = NULL;
-    carat_session *s = NULL;
-    carat_media *x = NULL;
+    AUTO_MODEL *m = NULL;
+    AUTO_SESSION *s = NULL;
+    AUTO_PTR(carat_media_free) carat_media *x = NULL;
     status st = carat_model_open(f->text, &o, &m, e);
     if (!st)
         st = carat_session_open(m, &so, &s, e);
     if (!st && !(st = carat_image_new(m, rgb, 40, 30, &io, &x, e)))
         st = carat_eval(s, &(int32_t){carat_media_id(x)}, 1, NULL, NULL, e);
-    carat_media_free(x);
-    carat_session_close(s);
-    carat_model_close(m);
     return st;
 }
 
 TEST(media_every_allocation_may_fail)
 {
-    fixture f;
+    AUTO(end) fixture f;
     begin(&f);
     test_every_allocation(open_and_encode, &f);
-    end(&f);
 }
 
 /* Timelines may have ids of pictures that are forgotten. Given again a picture has other ids, and
@@ -361,12 +347,12 @@ TEST(media_forgets_what_nothing_uses)
 {
     const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
     carat_session *s, *other;
-    fixture f;
+    AUTO(end) fixture f;
     err e = {0};
     int64_t reused;
     begin(&f);
     size_t n = (size_t)f.n_vocab;
-    float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
+    AUTO_MEM float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
     int32_t first = carat_media_id(f.picture[0]), second = carat_media_id(f.picture[1]);
     media_limit(f.m, MEDIA_MOST_BYTES, 4);
     CHECK_OK(carat_session_open(f.m, &o, &s, &e), e);
@@ -406,9 +392,6 @@ TEST(media_forgets_what_nothing_uses)
     carat_media_free(again);
     carat_session_close(other);
     carat_session_close(s);
-    mem_free(want);
-    mem_free(got);
-    end(&f);
 }
 
 TEST(media_refuses_what_it_cannot_do)
@@ -416,7 +399,7 @@ TEST(media_refuses_what_it_cannot_do)
     const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
     carat_session *s;
     carat_model *m = NULL;
-    fixture f;
+    AUTO(end) fixture f;
     err e = {0};
     int32_t n = 7;
     begin(&f);
@@ -445,7 +428,6 @@ TEST(media_refuses_what_it_cannot_do)
     m = toy_model_open(&(toy_model_file){.base = "e2b"}, NULL);
     CHECK_STATUS(carat_image_tokens(m, 40, 30, NULL, &n, &e), E_UNSUPPORTED);
     carat_model_close(m);
-    end(&f);
 }
 
 typedef struct interruption {
@@ -474,7 +456,7 @@ TEST(media_tower_is_interrupted_between_layers)
     carat_model *m;
     carat_session *s;
     carat_timings t[2];
-    fixture f;
+    AUTO(end) fixture f;
     err e = {0};
     begin(&f);
     const carat_model_options o = {
@@ -496,7 +478,6 @@ TEST(media_tower_is_interrupted_between_layers)
     carat_session_close(s);
     carat_media_free(x);
     carat_model_close(m);
-    end(&f);
 }
 
 /* Each placeholder becomes a picture between its begin and end, which a template may have written.
@@ -504,7 +485,7 @@ TEST(media_tower_is_interrupted_between_layers)
 TEST(media_expands_placeholders)
 {
     static const char prompt[] = "a<|image|>b<|image><|image|><image|>c";
-    fixture f;
+    AUTO(end) fixture f;
     err e = {0};
     int32_t ids[64], full[400];
     begin(&f);
@@ -525,5 +506,4 @@ TEST(media_expands_placeholders)
     CHECK_EQ(at, all);
     CHECK_EQ(carat_media_expand(f.m, ids, n, f.picture, 1, full, 400, &e), -1);
     CHECK_EQ(e.status, E_ARG);
-    end(&f);
 }

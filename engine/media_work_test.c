@@ -119,11 +119,10 @@ static void alone(carat_model *m, const int32_t *ids, int64_t n, int32_t n_answe
 {
     const carat_session_options so = {.n_ctx = CTX, .kv_k = "f32", .checkpoint_mb = -1};
     const carat_generate_options o = answer_of(m, n_answer);
-    carat_session *s;
+    AUTO_SESSION *s;
     err e = {0};
     CHECK_OK(carat_session_open(m, &so, &s, &e), e);
     CHECK_OK(carat_generate(s, ids, n, &o, hear, c, NULL, &e), e);
-    carat_session_close(s);
 }
 
 static void check_same(const client *got, const client *want, int32_t n)
@@ -174,8 +173,8 @@ TEST(others_are_answered_while_a_tower_is_at_work)
     int32_t ids[CTX];
     const int32_t text[] = {5, 6, 7};
     write_tower("tiny-mmproj-hears");
-    carat_model *m = open_with(toy_model_write(&(toy_model_file){.base = "e2b"}));
-    carat_media *s = sound_of(m, 1);
+    AUTO_MODEL *m = open_with(toy_model_write(&(toy_model_file){.base = "e2b"}));
+    AUTO_PTR(carat_media_free) carat_media *s = sound_of(m, 1);
     int64_t n = prompt_of(ids, s, 11);
     client_init(&c[0]);
     client_init(&c[1]);
@@ -196,8 +195,6 @@ TEST(others_are_answered_while_a_tower_is_at_work)
     for (int i = 0; i < 2; i++)
         client_free(&c[i]);
     client_free(&want);
-    carat_media_free(s);
-    carat_model_close(m);
 }
 
 static void park(void *user)
@@ -212,8 +209,8 @@ TEST(a_tower_that_fails_ends_the_answers_that_need_it)
     int32_t ids[CTX];
     err e = {0};
     write_tower("tiny-mmproj-hears");
-    carat_model *m = open_with(toy_model_write(&(toy_model_file){.base = "e2b"}));
-    carat_media *s = sound_of(m, 1);
+    AUTO_MODEL *m = open_with(toy_model_write(&(toy_model_file){.base = "e2b"}));
+    AUTO_PTR(carat_media_free) carat_media *s = sound_of(m, 1);
     int64_t n = prompt_of(ids, s, 11);
     carat_batch *b = open_batch(m, 2);
     media_before_work(m, park, m);
@@ -238,8 +235,6 @@ TEST(a_tower_that_fails_ends_the_answers_that_need_it)
     carat_batch_close(b);
     for (int i = 0; i < 3; i++)
         client_free(&c[i]);
-    carat_media_free(s);
-    carat_model_close(m);
 }
 
 /* The tower's pass begins when the session that asked for it is cancelled and closed. */
@@ -301,11 +296,10 @@ static carat_media *picture_of(carat_model *m, int i)
     const carat_image_options io = {.n_tokens = 70};
     int32_t w = 20 + i % 5 * 9, h = 50 - i * 2;
     carat_media *x;
-    image picture;
+    AUTO(image_free) image picture;
     err e = {0};
     test_picture(&picture, 100 + i, w, h);
     CHECK_OK(carat_image_new(m, picture.rgb, w, h, &io, &x, &e), e);
-    image_free(&picture);
     return x;
 }
 
@@ -362,7 +356,7 @@ TEST(sixteen_clients_with_a_picture_each)
 
 TEST(sixteen_clients_with_a_two_way_picture_each)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     write_tower("tiny-mmproj-clamped");
     fidelity_open(&f, "dense");
     const char *text = fidelity_write(&f, NULL);
@@ -371,7 +365,6 @@ TEST(sixteen_clients_with_a_two_way_picture_each)
     check_clients(m, other);
     carat_model_close(m);
     carat_model_close(other);
-    fidelity_close(&f);
 }
 
 /* ---- Towers in passes ---- */
@@ -396,7 +389,7 @@ TEST(one_tower_in_a_pass_while_others_are_answered)
         .n_threads = 1, .exact_f32 = true, .mmproj = test_temp("tower.gguf"), .wrap = "time"};
     for (int answers = 0; answers < 2; answers++) {
         int n_work = 0, most = 0;
-        carat_model *m;
+        AUTO_MODEL *m;
         CHECK_OK(carat_model_open(file, &o, &m, &e), e);
         media_before_work(m, count_work, &n_work);
         carat_batch *b = open_batch(m, 5);
@@ -424,7 +417,6 @@ TEST(one_tower_in_a_pass_while_others_are_answered)
         }
         for (int i = 0; i < 5; i++)
             client_free(&got[i]);
-        carat_model_close(m);
     }
 }
 
@@ -440,7 +432,7 @@ TEST(one_part_of_a_tower_between_two_tokens)
     const int32_t text[] = {5, 6, 7};
     int64_t n = 0;
     int n_work = 0;
-    carat_model *m;
+    AUTO_MODEL *m;
     err e = {0};
     write_tower("tiny-mmproj-hears");
     const char *file = toy_model_write(&(toy_model_file){.base = "e2b"});
@@ -474,5 +466,4 @@ TEST(one_part_of_a_tower_between_two_tokens)
         carat_media_free(x[i]);
     for (int i = 0; i < 2; i++)
         client_free(&got[i]);
-    carat_model_close(m);
 }

@@ -7,7 +7,7 @@ TEST(a_file_read_into_memory_is_planned_beside_its_copies)
 {
     const char *path = toy_model_write(NULL);
     for (int direct = 0; direct < 2; direct++) {
-        carat_model *m = NULL;
+        AUTO_MODEL *m = NULL;
         carat_memory_plan p;
         err e = {0};
         CHECK_OK(carat_model_open(path, &(carat_model_options){.no_mmap = direct}, &m, &e), e);
@@ -16,13 +16,12 @@ TEST(a_file_read_into_memory_is_planned_beside_its_copies)
         uint64_t most = p.weight_bytes > p.repack_bytes ? p.weight_bytes : p.repack_bytes;
         CHECK_EQ(p.total_bytes - p.kv_swa_bytes - p.kv_global_bytes - p.scratch_bytes,
                  direct ? p.weight_bytes + p.repack_bytes : most);
-        carat_model_close(m);
     }
 }
 
 TEST(an_image_is_refused_and_not_answered_unseen)
 {
-    carat_model *m = toy_model_open(NULL, &(carat_model_options){.vocab_only = true});
+    AUTO_MODEL *m = toy_model_open(NULL, &(carat_model_options){.vocab_only = true});
     carat_chat c;
     err e = {0};
     CHECK_STATUS(carat_chat_render(m,
@@ -32,12 +31,11 @@ TEST(an_image_is_refused_and_not_answered_unseen)
                  E_UNSUPPORTED);
     CHECK_MSG(strstr(e.text, "image input is not supported by this model"), "%s", e.text);
     CHECK(!c.text && !c.ids && !c.n_ids);
-    carat_model_close(m);
 }
 
 TEST(tokens_and_bytes_through_the_public_calls)
 {
-    carat_model *m = toy_model_open(NULL, &(carat_model_options){.vocab_only = true});
+    AUTO_MODEL *m = toy_model_open(NULL, &(carat_model_options){.vocab_only = true});
     const char *text = "Hello, world <|turn>";
     int32_t ids[64];
     err e = {0};
@@ -58,7 +56,6 @@ TEST(tokens_and_bytes_through_the_public_calls)
     const char *bytes;
     CHECK_EQ(carat_token_bytes(m, -1, false, &bytes), -1);
     CHECK_EQ(carat_token_bytes(m, 1 << 30, false, &bytes), -1);
-    carat_model_close(m);
 }
 
 /* A device is named with its reason, and --strict takes kernels for this processor or none. */
@@ -67,7 +64,7 @@ TEST(strict_refuses_slow_paths)
     const char *path = toy_model_write(NULL);
     carat_model_options o = {.device = "cpu", .strict = true, .no_repack = true};
     carat_model_info i;
-    carat_model *m;
+    AUTO_MODEL *m;
     err e = {0};
     CHECK_EQ(carat_model_open(path, &o, &m, &e), E_UNSUPPORTED);
     CHECK(!m && strstr(e.text, "--strict: products with ") && strstr(e.text, "slow path"));
@@ -81,5 +78,4 @@ TEST(strict_refuses_slow_paths)
     for (int32_t j = 0; j < n; j++)
         n_slow += k[j].slow;
     CHECK(n >= 2 && n_slow >= 1);
-    carat_model_close(m);
 }

@@ -99,7 +99,7 @@ static void count_wait(device *d)
  * others. Passes that nobody waited for are not measured. */
 TEST(pace_waits_for_a_device_that_works_on_its_own)
 {
-    carat_model *m = toy_model_open(NULL, NULL);
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
     const carat_batch_options o = {.session = {.n_ctx = 512, .chunk = 32}, .n_slots = 2};
     static question q[2];
     static answer got[2];
@@ -133,5 +133,4 @@ TEST(pace_waits_for_a_device_that_works_on_its_own)
     CHECK_OK(got[1].st, got[1].e);
     carat_batch_close(b);
     m->dev->wait = NULL;
-    carat_model_close(m);
 }

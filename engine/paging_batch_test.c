@@ -97,7 +97,7 @@ static void answers_as_alone(const char *policy, const char *draft)
     }
     CHECK(n_lossy >= n_jobs / 2 && n_lossy < n_jobs);
     for (int k = SANITIZED ? 2 : 0; k < 3; k++) {
-        carat_batch *b = open_batch(m, policy, pool[k], k == 1 ? 3 : 6, budget_mb[k]);
+        AUTO_BATCH *b = open_batch(m, policy, pool[k], k == 1 ? 3 : 6, budget_mb[k]);
         carat_batch_info info;
         for (int i = 0; i < n_jobs; i++)
             answer_submit(b, &q[i], &got[i]);
@@ -109,7 +109,6 @@ static void answers_as_alone(const char *policy, const char *draft)
         n_preempted += info.n_preempted;
         CHECK(!draft || info.n_accepted > 0);
         check_pages(b);
-        carat_batch_close(b);
     }
     CHECK(n_preempted > 0);
     mem_free(q);
@@ -144,7 +143,7 @@ PLAIN_TEST(conversations_that_keep_pages_answer_alike_with_drafts)
 static status one_round(carat_model *m, const question *q, err *e)
 {
     carat_batch_options o = {.session = kept("scored"), .n_slots = 2};
-    carat_batch *b = NULL;
+    AUTO_BATCH *b = NULL;
     answer r[2];
     memset(r, 0, sizeof r);
     o.session.checkpoint_mb = 1;
@@ -165,7 +164,6 @@ static status one_round(carat_model *m, const question *q, err *e)
             st = err_set(e, r[i].st, "%s", r[i].e.text);
     if (!st)
         check_pages(b);
-    carat_batch_close(b);
     return st;
 }
 
@@ -176,7 +174,7 @@ static void exact_and_lossy_in_turns(const char *policy)
 {
     static const int64_t n[] = {300, 1100, 470, 1140, 300};
     enum { TURNS = sizeof n / sizeof *n };
-    carat_model *m = open_model(NULL);
+    AUTO_MODEL *m = open_model(NULL);
     carat_batch_options o = {.session = kept(policy), .n_slots = 1};
     char dir[512];
     static question q;
@@ -215,7 +213,6 @@ static void exact_and_lossy_in_turns(const char *policy)
     }
     CHECK(got.n == want.n && !memcmp(got.ids, want.ids, sizeof *got.ids * (size_t)got.n));
     CHECK(got.t.n_reused > 0 && got.t.n_reused <= KEEP); /* exact ones do serve */
-    carat_model_close(m);
 }
 
 PLAIN_TEST(a_slot_of_scored_pages_is_exact_and_lossy_in_turns)
@@ -230,8 +227,8 @@ TEST(a_slot_that_drops_pages_is_exact_and_lossy_in_turns)
 
 TEST(allocations_of_conversations_that_keep_pages_may_fail)
 {
-    carat_model *m = open_model(NULL);
-    question *q = mem_calloc(1, sizeof *q);
+    AUTO_MODEL *m = open_model(NULL);
+    AUTO_MEM question *q = mem_calloc(1, sizeof *q);
     uint64_t rng = test_seed();
     CHECK(q);
     draw(m, q, 0, &rng);
@@ -246,6 +243,4 @@ TEST(allocations_of_conversations_that_keep_pages_may_fail)
         if (!hit)
             break;
     }
-    mem_free(q);
-    carat_model_close(m);
 }

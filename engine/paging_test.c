@@ -16,8 +16,8 @@ static bool pinned(const carat_session *s, int64_t pos)
 PLAIN_TEST(pool_keeps_the_first_turn_and_the_last_question)
 {
     const char *path = test_path("models/demo.gguf");
-    carat_model *m;
-    carat_session *s;
+    AUTO_MODEL *m;
+    AUTO_SESSION *s;
     static int32_t ids[N];
     err e = {0};
     if (access(path, R_OK))
@@ -46,6 +46,4 @@ PLAIN_TEST(pool_keeps_the_first_turn_and_the_last_question)
     ids[1] = 101;
     CHECK_OK(carat_eval(s, ids, SYSTEM, NULL, NULL, &e), e);
     CHECK(!pinned(s, 0));
-    carat_session_close(s);
-    carat_model_close(m);
 }

@@ -9,9 +9,9 @@
 /* Any two rows of the head as answers, against the soft max of the two logits. */
 TEST(ranks_are_the_softmax_of_two_logits)
 {
-    fidelity f;
-    carat_model *m;
-    carat_session *s;
+    AUTO(fidelity_close) fidelity f;
+    AUTO_MODEL *m;
+    AUTO_SESSION *s;
     err e = {0};
     float p;
     fidelity_open(&f, "qwen3");
@@ -35,9 +35,6 @@ TEST(ranks_are_the_softmax_of_two_logits)
         CHECK_OK(carat_embed(s, f.tokens, k, CARAT_POOL_RANK, &p, &e), e);
         CHECK_NEAR(p, want, 1e-5);
     }
-    carat_session_close(s);
-    carat_model_close(m);
-    fidelity_close(&f);
 }
 
 static int64_t prompt_of(const carat_model *m, const char *query, const char *document,
@@ -65,7 +62,7 @@ TEST(prompts_of_rerankers_are_the_published_ones)
 {
     static int32_t have[2000], want[2000], id[4];
     for (int form = TOY_RANK_MATRIX; form <= TOY_RANK_HEAD; form++) {
-        carat_model *m = toy_model_open(
+        AUTO_MODEL *m = toy_model_open(
             &(toy_model_file){.base = "qwen3", .words = "qwen2", .ranks = form}, NULL);
         CHECK(carat_model_ranks(m));
         int64_t n = prompt_of(m, "a cat", "It purrs. {query}", NULL, have);
@@ -91,7 +88,6 @@ TEST(prompts_of_rerankers_are_the_published_ones)
             ends += want[i] == *id;
         CHECK_EQ(ends, ends_plain);
         CHECK_EQ(ends, 2);
-        carat_model_close(m);
     }
 }
 
@@ -99,7 +95,7 @@ TEST(prompts_of_rerankers_are_the_published_ones)
 TEST(rows_of_rerankers_are_those_of_the_file)
 {
     for (int form = TOY_RANK_MATRIX; form <= TOY_RANK_HEAD; form++) {
-        carat_model *m = toy_model_open(
+        AUTO_MODEL *m = toy_model_open(
             &(toy_model_file){.base = "qwen3", .words = "qwen2", .ranks = form, .seed = 7}, NULL);
         const tensor_set *set = &m->core.file.tensors;
         const tensor *t =
@@ -107,13 +103,11 @@ TEST(rows_of_rerankers_are_those_of_the_file)
         size_t n = (size_t)m->core.n_embd,
                from = form == TOY_RANK_MATRIX ? 0 : (size_t)(m->core.n_vocab - 2) * n;
         CHECK(t && !memcmp(m->answers, (const float *)t->bytes + from, 2 * n * sizeof(float)));
-        carat_model_close(m);
     }
-    carat_model *m = toy_model_open(&(toy_model_file){.base = "qwen3", .words = "qwen2"}, NULL);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.base = "qwen3", .words = "qwen2"}, NULL);
     err e = {0};
     CHECK(!carat_model_ranks(m));
     CHECK_EQ(carat_rank_tokenize(m, &(carat_rank_text){.query = "q", .document = "d"}, NULL, 0, &e),
              -1);
     CHECK(strstr(e.text, "no reranker"));
-    carat_model_close(m);
 }

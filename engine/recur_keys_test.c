@@ -82,7 +82,7 @@ TEST(recurrent_models_are_exact_in_a_pool_while_everything_fits)
     enum { N = 300, STEPS = 40 };
     static const int32_t resident[] = {1024, 1 << 20, KEEP};
     for (int experts = 0; experts < 2; experts++) {
-        fixture f;
+        AUTO(end) fixture f;
         begin(&f, experts);
         carat_session *plain = open_kept(&f, 1024, 0, NULL);
         prompt_and_steps(plain, &f, N, STEPS, f.want);
@@ -90,14 +90,12 @@ TEST(recurrent_models_are_exact_in_a_pool_while_everything_fits)
         for (size_t k = 0; k < sizeof resident / sizeof *resident; k++)
             for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
                 carat_pool_info p;
-                carat_session *s = open_kept(&f, 1024, resident[k], policies[i]);
+                AUTO_SESSION *s = open_kept(&f, 1024, resident[k], policies[i]);
                 prompt_and_steps(s, &f, N, STEPS, f.got);
                 CHECK_MSG(same(&f, 1 + STEPS), "%s, a pool of %d", policies[i], resident[k]);
                 carat_session_get_pool(s, &p);
                 CHECK(p.on == (resident[k] == KEEP) && !p.lossy);
-                carat_session_close(s);
             }
-        end(&f);
     }
 }
 
@@ -123,7 +121,7 @@ PLAIN_TEST(recurrent_models_go_on_past_a_pool_and_from_its_snapshots)
 {
     enum { BEFORE = 37, AFTER = 90 };
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
-        fixture f;
+        AUTO(end) fixture f;
         carat_snapshot *k;
         carat_pool_info p;
         err e = {0};
@@ -154,7 +152,6 @@ PLAIN_TEST(recurrent_models_go_on_past_a_pool_and_from_its_snapshots)
         carat_session_close(s);
         carat_session_close(t);
         carat_session_close(whole);
-        end(&f);
     }
 }
 
@@ -176,29 +173,27 @@ static carat_session *open_sparse(const fixture *f, const char *sparse, int32_t 
 static void eval_sparse(const fixture *f, const char *sparse, int32_t chunk, float *to)
 {
     err e = {0};
-    carat_session *s = open_sparse(f, sparse, chunk);
+    AUTO_SESSION *s = open_sparse(f, sparse, chunk);
     CHECK_OK(carat_append(s, f->ids, PROMPT, true, to, &e), e);
-    carat_session_close(s);
 }
 
 PLAIN_TEST(recurrent_models_with_settings_that_keep_every_key_are_exact)
 {
     static const char *const all[] = {"flash:1e-37", "skip:0", "skip:1e-30"};
-    fixture f;
+    AUTO(end) fixture f;
     begin(&f, false);
     eval_sparse(&f, NULL, 256, f.want);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         eval_sparse(&f, all[i], 256, f.got);
         CHECK_MSG(same(&f, PROMPT), "%s", all[i]);
     }
-    end(&f);
 }
 
 PLAIN_TEST(recurrent_models_leave_keys_out_the_same_in_chunks_of_any_size)
 {
     static const int32_t chunks[] = {64, 200, CTX};
     for (size_t k = 0; k < sizeof lossy / sizeof *lossy; k++) {
-        fixture f;
+        AUTO(end) fixture f;
         begin(&f, k % 2);
         eval_sparse(&f, NULL, 256, f.want);
         eval_sparse(&f, lossy[k], 256, f.got);
@@ -208,7 +203,6 @@ PLAIN_TEST(recurrent_models_leave_keys_out_the_same_in_chunks_of_any_size)
             eval_sparse(&f, lossy[k], chunks[i], f.got);
             CHECK_MSG(same(&f, PROMPT), "%s, chunks of %d", lossy[k], chunks[i]);
         }
-        end(&f);
     }
 }
 
@@ -217,7 +211,7 @@ PLAIN_TEST(recurrent_models_leave_keys_out_the_same_in_chunks_of_any_size)
 PLAIN_TEST(recurrent_models_leave_keys_out_in_full_layers_alone)
 {
     for (size_t k = 0; k < sizeof lossy / sizeof *lossy; k++) {
-        fixture f;
+        AUTO(end) fixture f;
         carat_sparse_layer x[16];
         err e = {0};
         begin(&f, false);
@@ -235,6 +229,5 @@ PLAIN_TEST(recurrent_models_leave_keys_out_in_full_layers_alone)
         CHECK_EQ(carat_session_sparse(exact, x, 16, false), 0);
         carat_session_close(s);
         carat_session_close(exact);
-        end(&f);
     }
 }

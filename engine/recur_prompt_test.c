@@ -17,8 +17,8 @@ PLAIN_TEST(recurrent_prompts_resume_at_the_checkpoint_before_the_change)
     enum { LONG = 5300, LONG_CTX = 5400 };
     static int32_t ids[LONG], other[LONG];
     uint64_t rng = test_seed();
-    carat_model *m = recur_model_open(NULL, NULL);
-    carat_session *s =
+    AUTO_MODEL *m = recur_model_open(NULL, NULL);
+    AUTO_SESSION *s =
         recur_session(m, (carat_session_options){.n_ctx = LONG_CTX, .checkpoint_mb = 64});
     for (int32_t i = 0; i < LONG; i++)
         ids[i] = (int32_t)rng_below(&rng, 200); /* of bytes: no turns */
@@ -36,8 +36,6 @@ PLAIN_TEST(recurrent_prompts_resume_at_the_checkpoint_before_the_change)
     CHECK_EQ(recur_like_fresh(s, other, 1100, LONG_CTX), 210);
     other[205] ^= 1;
     CHECK_EQ(recur_like_fresh(s, other, 400, LONG_CTX), 200);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* On a device that computes prompts in blocks, checkpoints of prompts are taken where a block ends,
@@ -47,10 +45,10 @@ PLAIN_TEST(recurrent_checkpoints_are_taken_between_blocks)
     enum { LONG = 4800, LONG_CTX = 4900 };
     static int32_t ids[LONG], other[LONG];
     uint64_t rng = test_seed();
-    carat_model *m = recur_model_open(NULL, NULL);
+    AUTO_MODEL *m = recur_model_open(NULL, NULL);
     m->dev->recur_block = 64;
     m->dev->recur_head = m->core.recur[0].dk;
-    carat_session *s =
+    AUTO_SESSION *s =
         recur_session(m, (carat_session_options){.n_ctx = LONG_CTX, .checkpoint_mb = 64});
     for (int32_t i = 0; i < LONG; i++)
         other[i] = ids[i] = (int32_t)rng_below(&rng, 200); /* of bytes: no turns */
@@ -61,8 +59,6 @@ PLAIN_TEST(recurrent_checkpoints_are_taken_between_blocks)
     CHECK_EQ(recur_like_fresh(s, ids, LONG, LONG_CTX), 210);
     other[4600] ^= 1;
     CHECK_EQ(recur_like_fresh(s, other, 4700, LONG_CTX), 4352); /* 210 + 4,096, and up */
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* A conversation: the tokens of turns, each begun by the mark. */
@@ -79,12 +75,12 @@ static void add_turn(talk *t, int32_t n, uint64_t *rng)
 
 PLAIN_TEST(recurrent_conversations_are_edited_regenerated_and_continued)
 {
-    carat_model *m = recur_model_open(NULL, NULL);
-    carat_session *s = recur_session(m, (carat_session_options){.checkpoint_mb = 16});
+    AUTO_MODEL *m = recur_model_open(NULL, NULL);
+    AUTO_SESSION *s = recur_session(m, (carat_session_options){.checkpoint_mb = 16});
     uint64_t rng = test_seed();
     talk t = {0}, other;
     err e = {0};
-    recur_heard *h = mem_calloc(1, sizeof *h);
+    AUTO_MEM recur_heard *h = mem_calloc(1, sizeof *h);
     CHECK(h);
     t.mark = vocab_mark(m->text, m->chat->family->turn_open);
     CHECK(t.mark >= 0);
@@ -113,9 +109,6 @@ PLAIN_TEST(recurrent_conversations_are_edited_regenerated_and_continued)
     CHECK_EQ(recur_like_fresh(s, t.ids, t.n, CTX), 110 + 4 + 30 + 20);
     t.ids[110 + 4 + 30 + 5] ^= 1;
     CHECK_EQ(recur_like_fresh(s, t.ids, t.n, CTX), 110 + 4 + 30);
-    mem_free(h);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* Histories of edits in any budget equal fresh sessions. */
@@ -123,11 +116,11 @@ TEST(recurrent_histories_equal_fresh_sessions_in_any_budget)
 {
     static const int32_t budget[] = {-1, 1, 64};
     uint64_t rng = test_seed();
-    carat_model *m = recur_model_open(NULL, NULL);
+    AUTO_MODEL *m = recur_model_open(NULL, NULL);
     for (size_t i = 0; i < sizeof budget / sizeof *budget; i++) {
         carat_session_options o = {
             .chunk = 50, .checkpoint_mb = budget[i], .kv_k = i == 1 ? "f32" : NULL};
-        carat_session *s = recur_session(m, o), *fresh = recur_session(m, o);
+        AUTO_SESSION *s = recur_session(m, o), *fresh = recur_session(m, o);
         int32_t ids[CTX], n = 0;
         float *a = mem_calloc((size_t)m->core.n_vocab, 2 * sizeof *a), *b = a + m->core.n_vocab;
         CHECK(a);
@@ -149,10 +142,7 @@ TEST(recurrent_histories_equal_fresh_sessions_in_any_budget)
             CHECK(budget[i] < 0 || info.checkpoint_bytes <= (uint64_t)budget[i] << 20);
         }
         mem_free(a);
-        carat_session_close(fresh);
-        carat_session_close(s);
     }
-    carat_model_close(m);
 }
 
 /* The only file of the directory. */
@@ -173,13 +163,13 @@ static void only_file(const char *dir, char *path, size_t cap)
 TEST(recurrent_conversations_outlive_the_program)
 {
     uint64_t rng = test_seed();
-    carat_model *m = recur_model_open(NULL, NULL);
+    AUTO_MODEL *m = recur_model_open(NULL, NULL);
     const char *dir = test_temp("kept");
     const carat_session_options o = {.cache_dir = dir, .checkpoint_mb = 16};
     int32_t ids[300];
     char path[1024];
     recur_draw(m, ids, 300, &rng);
-    carat_session *s = recur_session(m, o);
+    AUTO_SESSION *s = recur_session(m, o);
     CHECK_EQ(recur_like_fresh(s, ids, 300, CTX), 0);
     carat_session_close(s);
     only_file(dir, path, sizeof path);
@@ -198,6 +188,4 @@ TEST(recurrent_conversations_outlive_the_program)
     carat_cache_info info;
     carat_session_cache(s, &info);
     CHECK_EQ(info.n_rejected, 1);
-    carat_session_close(s);
-    carat_model_close(m);
 }

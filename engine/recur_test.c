@@ -35,10 +35,9 @@ static void oracle_open(oracle *o, const recur_model_file *file, const carat_mod
     o->got = mem_alloc(N_IDS * row * sizeof *o->got);
     CHECK(o->want && o->got);
     recur_draw(o->m, o->ids, N_IDS, &rng);
-    carat_session *s = open_plain(o->m);
+    AUTO_SESSION *s = open_plain(o->m);
     for (size_t i = 0; i < N_IDS; i++)
         CHECK_OK(carat_append(s, o->ids + i, 1, false, o->want + i * row, &e), e);
-    carat_session_close(s);
 }
 
 static void oracle_close(oracle *o)
@@ -74,29 +73,27 @@ PLAIN_TEST(recurrent_rows_are_the_same_in_chunks_of_any_size)
 {
     static const int32_t chunks[] = {1, 2, 3, 5, 31, 64, 512};
     for (int experts = 0; experts < 2; experts++) {
-        oracle o;
+        AUTO(oracle_close) oracle o;
         err e = {0};
         oracle_open(&o, &(recur_model_file){.experts = experts}, NULL);
         for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-            carat_session *s = recur_session(
+            AUTO_SESSION *s = recur_session(
                 o.m, (carat_session_options){.chunk = chunks[i], .checkpoint_mb = i % 2 ? -1 : 4});
             CHECK_OK(carat_append(s, o.ids, N_IDS, true, o.got, &e), e);
             check_rows(&o, 0, N_IDS, "chunks of", chunks[i]);
-            carat_session_close(s);
         }
-        oracle_close(&o);
     }
 }
 
 PLAIN_TEST(recurrent_snapshot_goes_on_twice)
 {
-    oracle o;
+    AUTO(oracle_close) oracle o;
     err e = {0};
     carat_snapshot *k;
     oracle_open(&o, NULL, NULL);
     for (int32_t rows = 1; rows <= 9; rows += 4) {
         carat_session *s = open_plain(o.m);
-        carat_session *other = recur_session(
+        AUTO_SESSION *other = recur_session(
             o.m, (carat_session_options){.n_ctx = 200, .chunk = 7, .checkpoint_mb = -1});
         go_on(&o, s, 77, rows, "before");
         CHECK_OK(carat_snapshot_take(s, &k, &e), e);
@@ -112,16 +109,14 @@ PLAIN_TEST(recurrent_snapshot_goes_on_twice)
         CHECK_OK(carat_snapshot_restore(other, k, &e), e);
         go_on(&o, other, N_IDS, 1, "elsewhere");
         carat_snapshot_free(k);
-        carat_session_close(other);
     }
-    oracle_close(&o);
 }
 
 TEST(recurrent_timelines_rewind_by_a_pending_token_or_to_the_beginning)
 {
-    oracle o;
+    AUTO(oracle_close) oracle o;
     oracle_open(&o, NULL, NULL);
-    carat_session *s = open_plain(o.m);
+    AUTO_SESSION *s = open_plain(o.m);
     go_on(&o, s, 40, 40, "prompt");
     CHECK(!carat_rewind(s, 39));
     go_on(&o, s, 42, 1, "steps");
@@ -135,8 +130,6 @@ TEST(recurrent_timelines_rewind_by_a_pending_token_or_to_the_beginning)
     go_on(&o, s, N_IDS, 30, "after a reset");
     CHECK_EQ(recur_like_fresh(s, o.ids, 90, CTX), 0);
     CHECK(strstr(carat_session_reuse(s, NULL), "recurrent states"));
-    carat_session_close(s);
-    oracle_close(&o);
 }
 
 /* A divided model computes the same; states of all devices are saved, and cleared. */
@@ -148,7 +141,7 @@ PLAIN_TEST(recurrent_models_may_be_divided)
         {.device = "cpu,cpu,cpu", .gpu_layers = 5, .cpu_experts = true}};
     for (int i = 0; i < 3; i++) {
         const recur_model_file file = {.experts = i > 0};
-        oracle o;
+        AUTO(oracle_close) oracle o;
         carat_snapshot *k;
         carat_memory_plan plan;
         uint64_t sum = 0;
@@ -174,7 +167,6 @@ PLAIN_TEST(recurrent_models_may_be_divided)
         carat_session_close(s);
         carat_model_close(o.m);
         o.m = whole;
-        oracle_close(&o);
     }
 }
 
@@ -184,7 +176,7 @@ PLAIN_TEST(recurrent_models_may_be_divided)
 static void check_alike(carat_session *a, carat_session *b, const char *what, int32_t trial)
 {
     size_t n_vocab = (size_t)a->b.m->core.n_vocab;
-    float *x = mem_calloc(2 * n_vocab, sizeof *x);
+    AUTO_MEM float *x = mem_calloc(2 * n_vocab, sizeof *x);
     int32_t next = 3;
     err e = {0};
     CHECK(x);
@@ -197,7 +189,6 @@ static void check_alike(carat_session *a, carat_session *b, const char *what, in
         CHECK_OK(carat_append(b, &next, 1, false, x + n_vocab, &e), e);
         CHECK_MSG(!memcmp(x, x + n_vocab, n_vocab * sizeof *x), "%s %d: other logits", what, trial);
     }
-    mem_free(x);
 }
 
 typedef struct pair {
@@ -274,7 +265,7 @@ TEST(recurrent_answers_with_drafts_go_on_in_later_turns)
     int32_t ids[CTX];
     open_pair(&p, (carat_session_options){.n_ctx = SHORT, .checkpoint_mb = 8});
     for (int trial = 0; trial < 4; trial++) {
-        carat_snapshot *k = NULL;
+        AUTO_PTR(carat_snapshot_free) carat_snapshot *k = NULL;
         int64_t n = 20;
         recur_draw(p.m, ids, n, &rng);
         for (int turn = 0; turn < 5 && n < SHORT; turn++) {
@@ -297,7 +288,6 @@ TEST(recurrent_answers_with_drafts_go_on_in_later_turns)
         CHECK_OK(timeline_restore(session_timeline(p.plain), ((kv_snapshot **)k)[1], &e), e);
         CHECK_OK(carat_snapshot_restore(p.fast, k, &e), e);
         check_alike(p.plain, p.fast, "restored", trial);
-        carat_snapshot_free(k);
     }
     close_pair(&p);
 }
@@ -400,7 +390,7 @@ PLAIN_TEST(recurrent_jobs_of_a_batch_answer_as_if_alone)
 TEST(recurrent_jobs_share_the_beginning_of_their_prompts)
 {
     uint64_t rng = test_seed();
-    carat_model *m = recur_model_open(NULL, NULL);
+    AUTO_MODEL *m = recur_model_open(NULL, NULL);
     carat_batch *b;
     carat_batch_info info;
     err e = {0};
@@ -429,14 +419,12 @@ TEST(recurrent_jobs_share_the_beginning_of_their_prompts)
     carat_batch_get_info(b, &info, NULL, 0);
     CHECK(info.n_reused >= 150 + 184); /* fewer tokens than WAIT_GAIN are computed again */
     carat_batch_close(b);
-    carat_session *s = open_plain(m);
+    AUTO_SESSION *s = open_plain(m);
     for (int i = 0; i < 3; i++) {
         recur_heard want = {0};
         CHECK_OK(carat_generate(s, ids[i], 200, &o, recur_hear, &want, NULL, &e), e);
         CHECK(want.n == got[i].n && !memcmp(want.id, got[i].id, sizeof want.id));
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* ---- What is broken off -----------------------------------------------------------------------
@@ -449,19 +437,17 @@ static bool stop_prompt(void *user, const carat_event *ev)
 
 TEST(recurrent_prompts_may_be_cancelled_in_the_middle)
 {
-    oracle o;
+    AUTO(oracle_close) oracle o;
     oracle_open(&o, NULL, NULL);
     for (int passes = 1; passes < 5; passes++) {
-        carat_session *s = recur_session(o.m, (carat_session_options){.chunk = 20});
+        AUTO_SESSION *s = recur_session(o.m, (carat_session_options){.chunk = 20});
         const carat_generate_options g = recur_greedy(5);
         int left = passes;
         err e = {0};
         CHECK_OK(carat_generate(s, o.ids, N_IDS, &g, stop_prompt, &left, NULL, &e), e);
         CHECK_EQ(carat_session_n_past(s), 20 * passes);
         CHECK_EQ(recur_like_fresh(s, o.ids, 110, CTX), 20 * passes);
-        carat_session_close(s);
     }
-    oracle_close(&o);
 }
 
 static int fails_in; /* passes */
@@ -474,10 +460,10 @@ static status fail_once(const device *d, err *e)
 /* A pass that failed has changed some states: the timeline begins anew. */
 TEST(recurrent_timelines_begin_anew_after_a_failed_pass)
 {
-    oracle o;
+    AUTO(oracle_close) oracle o;
     err e = {0};
     oracle_open(&o, NULL, NULL);
-    carat_session *s = open_plain(o.m);
+    AUTO_SESSION *s = open_plain(o.m);
     for (int steps = 0; steps < 2; steps++) {
         go_on(&o, s, 60, steps ? 1 : 60, "before");
         fails_in = 1;
@@ -522,15 +508,13 @@ TEST(recurrent_timelines_begin_anew_after_a_failed_pass)
         CHECK_OK(carat_generate(s, o.ids, 40 + 10 * i, &g, recur_hear, &want, NULL, &e), e);
         CHECK(!memcmp(want.id, got[i].id, 12 * sizeof *want.id));
     }
-    carat_session_close(s);
-    oracle_close(&o);
 }
 
 TEST(recurrent_timelines_keep_nothing_of_a_pass_with_nan)
 {
-    carat_model *m =
+    AUTO_MODEL *m =
         recur_model_open(&(recur_model_file){.nan_tensor = "blk.3.ffn_up.weight"}, NULL);
-    carat_session *s = open_plain(m);
+    AUTO_SESSION *s = open_plain(m);
     int32_t ids[40];
     uint64_t rng = test_seed();
     err e = {0};
@@ -540,17 +524,15 @@ TEST(recurrent_timelines_keep_nothing_of_a_pass_with_nan)
         CHECK_EQ(carat_session_n_past(s), 0);
         err_clear(&e);
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(recurrent_timelines_survive_parked_weights)
 {
-    oracle o;
+    AUTO(oracle_close) oracle o;
     err e = {0};
     carat_snapshot *k;
     oracle_open(&o, NULL, NULL);
-    carat_session *s = open_plain(o.m);
+    AUTO_SESSION *s = open_plain(o.m);
     go_on(&o, s, 50, 50, "before");
     go_on(&o, s, 52, 1, "before"); /* a pending row */
     carat_model_park(o.m);
@@ -564,8 +546,6 @@ TEST(recurrent_timelines_survive_parked_weights)
     CHECK_OK(carat_snapshot_restore(s, k, &e), e);
     go_on(&o, s, N_IDS, 40, "a snapshot of a parked model");
     carat_snapshot_free(k);
-    carat_session_close(s);
-    oracle_close(&o);
 }
 
 /* ---- Memory -----------------------------------------------------------------------------------
@@ -573,8 +553,8 @@ TEST(recurrent_timelines_survive_parked_weights)
 
 TEST(recurrent_states_are_planned_to_the_byte)
 {
-    carat_model *m = recur_model_open(NULL, NULL);
-    carat_model *with = recur_model_open(NULL, &(carat_model_options){.draft = "lookup"});
+    AUTO_MODEL *m = recur_model_open(NULL, NULL);
+    AUTO_MODEL *with = recur_model_open(NULL, &(carat_model_options){.draft = "lookup"});
     carat_memory_plan p, q;
     err e = {0};
     const carat_session_options o = {.n_ctx = CTX, .draft_max = 7, .draft_tree = -1};
@@ -587,8 +567,6 @@ TEST(recurrent_states_are_planned_to_the_byte)
     CHECK_EQ(p.checkpoint_state_bytes, 6 * 4 * (1536 + 480));
     CHECK_EQ(q.checkpoint_state_bytes, p.checkpoint_state_bytes);
     CHECK_EQ(p.device[0].recurrent_bytes, p.recurrent_bytes);
-    carat_model_close(with);
-    carat_model_close(m);
 }
 
 static status open_answer_and_restore(void *arg, err *e)
@@ -613,11 +591,10 @@ static status open_answer_and_restore(void *arg, err *e)
 
 static status open_all_and_answer(void *path, err *e)
 {
-    carat_model *m;
+    AUTO_MODEL *m;
     status st = carat_model_open(path, &(carat_model_options){.n_threads = 1}, &m, e);
     if (!st)
         st = open_answer_and_restore(m, e);
-    carat_model_close(m);
     return st;
 }
 
@@ -628,7 +605,6 @@ PLAIN_TEST(recurrent_models_need_their_memory)
 
 PLAIN_TEST(recurrent_sessions_need_their_memory)
 {
-    carat_model *m = recur_model_open(NULL, &(carat_model_options){.draft = "lookup"});
+    AUTO_MODEL *m = recur_model_open(NULL, &(carat_model_options){.draft = "lookup"});
     test_every_allocation(open_answer_and_restore, m);
-    carat_model_close(m);
 }

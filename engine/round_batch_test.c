@@ -81,22 +81,21 @@ static void run_jobs(pair *p, bool apart, int trial, uint64_t *rng)
 
 PLAIN_TEST(round_of_a_batch_answers_as_if_alone)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
     for (int trial = 0; trial < test_trials(6); trial++)
         run_jobs(&p, trial >= 3, trial, &rng);
-    pair_close(&p);
 }
 
 /* A job that is cancelled at a token has no token after it, and its slot the rows before it. */
 PLAIN_TEST(round_of_a_batch_ends_at_a_cancellation)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     err e = {0};
     pair_open(&p, NULL, (carat_session_options){0});
-    carat_batch *b;
+    AUTO_BATCH *b;
     CHECK_OK(carat_batch_open(
                  p.with, &(carat_batch_options){.session = {.n_ctx = CTX}, .n_slots = 1}, &b, &e),
              e);
@@ -104,7 +103,7 @@ PLAIN_TEST(round_of_a_batch_ends_at_a_cancellation)
         request q;
         request_draw(p.m, &q, 20, 0, &rng);
         q.o.max_tokens = 30;
-        heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
+        AUTO_PTR(heard_free) heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
         const carat_script script = pair_script(&p, want, 6, &rng);
         carat_slot_info shown;
         carat_batch_info info;
@@ -127,11 +126,7 @@ PLAIN_TEST(round_of_a_batch_ends_at_a_cancellation)
         CHECK_EQ(got->t.finish, CARAT_FINISH_CANCELLED);
         carat_batch_get_info(b, &info, &shown, 1);
         CHECK_EQ(shown.n_past, q.n + at - 1);
-        heard_free(got);
-        heard_free(want);
     }
-    carat_batch_close(b);
-    pair_close(&p);
 }
 
 /* ---- Drafters with weights --------------------------------------------------------------- */
@@ -167,7 +162,7 @@ static void run_with_weights(const char *draft, const char *name)
     static const char *const formats[] = {"f16",  "q8_0", "q4_0+rot", "f32",    "bf16", "q5_1",
                                           "q5_0", "q4_1", "q4_0",     "iq4_nl", "tq3_0"};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-        pair p;
+        AUTO(pair_close) pair p;
         uint64_t rng = test_seed() + i;
         pair_open_of(&p, rig_model(), draft,
                      (carat_session_options){.kv_k = formats[i], .chunk = 24});
@@ -183,7 +178,6 @@ static void run_with_weights(const char *draft, const char *name)
             CHECK_MSG(!p.fast->b.rounds->failed[i_drafter], "%s", p.fast->b.rounds->why.text);
         if (!i)
             run_jobs(&p, false, 1, &rng);
-        pair_close(&p);
     }
 }
 
@@ -200,7 +194,7 @@ PLAIN_TEST(round_with_an_mtp_assistant)
 /* A model that drafts for itself drafts every greedy token, whatever it has to forget between. */
 PLAIN_TEST(round_with_a_model_as_drafter)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     char path[256];
     snprintf(path, sizeof path, "%s", toy_model_write(NULL));
@@ -216,11 +210,9 @@ PLAIN_TEST(round_with_a_model_as_drafter)
     request_draw(p.m, &q, 20, 0, &rng);
     q.o.max_tokens = 41;
     q.o.speculation = (carat_speculation){.n_max = 3, .tree_max = -1, .fixed = true};
-    heard *h = heard_say(p.fast, &q, heard_new());
+    AUTO_PTR(heard_free) heard *h = heard_say(p.fast, &q, heard_new());
     CHECK(!p.fast->b.rounds->failed[DRAFTER_MODEL]);
     CHECK(h->n_drafted >= 25 && h->n_accepted == h->n_drafted);
-    heard_free(h);
-    pair_close(&p);
 }
 
 /* The drafter is on the main device; its features come from the others. */
@@ -232,7 +224,7 @@ PLAIN_TEST(round_of_a_divided_model)
         const carat_model_options divided = {.device = i < 3 ? "cpu,cpu" : "cpu,cpu,cpu",
                                              .gpu_layers = i < 3 ? 4 : 0,
                                              .draft = drafts[i % 3]};
-        pair p = {0};
+        AUTO(pair_close) pair p = {0};
         uint64_t rng = test_seed();
         err e = {0};
         CHECK_OK(carat_model_open(rig_model(), NULL, &p.m, &e), e);
@@ -245,14 +237,13 @@ PLAIN_TEST(round_of_a_divided_model)
             pair_same(&p, drafts[i % 3], trial);
         }
         CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
-        pair_close(&p);
     }
 }
 
 /* As many rows as a tree may have. */
 PLAIN_TEST(round_of_the_widest_tree)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){.draft_max = 63, .draft_tree = 63});
     for (int trial = 0; trial < 4; trial++) {
@@ -262,13 +253,12 @@ PLAIN_TEST(round_of_the_widest_tree)
         pair_compare(&p, &q, trial < 2 ? 63 : 40, trial % 2, true, &rng, "wide", trial);
         pair_same(&p, "wide", trial);
     }
-    pair_close(&p);
 }
 
 /* What a session takes of the device is what its plan says. */
 static void check_plan(const char *path, const char *draft)
 {
-    carat_model *m;
+    AUTO_MODEL *m;
     carat_session *s;
     carat_memory_plan plan, plain;
     draft_costs c = {0}, all = {0};
@@ -296,7 +286,6 @@ static void check_plan(const char *path, const char *draft)
     CHECK_OK(carat_plan(m, &o, &plain, &e), e);
     CHECK_EQ(plain.draft_bytes, 0);
     CHECK(plan.total_bytes > plain.total_bytes);
-    carat_model_close(m);
 }
 
 TEST(round_takes_the_memory_it_planned)
@@ -321,7 +310,7 @@ static status propose_failing(drafter *d, const draft_ask *ask, int32_t n, err *
 
 TEST(round_goes_on_without_a_drafter_that_fails)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     request q;
     uint64_t rng = test_seed();
     pair_open_of(&p, rig_model(), df_write(&(df_options){0}, "draft.gguf"),
@@ -336,7 +325,6 @@ TEST(round_goes_on_without_a_drafter_that_fails)
     pair_same(&p, "failing", 0);
     CHECK_EQ(n_asked, 1);
     CHECK_STR(p.fast->b.rounds->why.text, "the drafter broke");
-    pair_close(&p);
 }
 
 /* A drafter that names a token which the target does not have: only the slots before it are drafts.
@@ -354,7 +342,7 @@ static status propose_foreign(drafter *d, const draft_ask *ask, int32_t n, err *
 
 TEST(round_cuts_a_proposal_before_an_unknown_token)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     request q;
     uint64_t rng = test_seed();
     pair_open_of(&p, rig_model(), df_write(&(df_options){0}, "draft.gguf"),
@@ -369,7 +357,7 @@ TEST(round_cuts_a_proposal_before_an_unknown_token)
         foreign_id = foreign[trial / 2];
         foreign_slot = trial % 2;
         q.o.speculation = (carat_speculation){0};
-        heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
+        AUTO_PTR(heard_free) heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
         q.o.speculation = (carat_speculation){.n_max = 4, .tree_max = -1, .fixed = true};
         heard_say(p.fast, &q, got);
         heard_same(got, want, "foreign", trial);
@@ -377,17 +365,14 @@ TEST(round_cuts_a_proposal_before_an_unknown_token)
                       (got->n_drafted > 0) == (foreign_slot > 0),
                   "token %d in slot %d: %d drafts in %d rounds", foreign_id, foreign_slot,
                   got->n_drafted, got->n_rounds);
-        heard_free(got);
-        heard_free(want);
     }
     d->class = sound_class;
-    pair_close(&p);
 }
 
 /* Weights that are parked while an answer is made: a sentence, and no draft from them. */
 TEST(round_of_a_parked_model_fails_with_a_sentence)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     request q;
     uint64_t rng = test_seed();
     err e = {0};
@@ -400,5 +385,4 @@ TEST(round_of_a_parked_model_fails_with_a_sentence)
     CHECK_OK(carat_model_unpark(p.with, &e), e);
     pair_compare(&p, &q, 4, true, true, &rng, "unparked", 0);
     pair_same(&p, "unparked", 0);
-    pair_close(&p);
 }

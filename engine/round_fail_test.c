@@ -153,7 +153,7 @@ static int check_jobs(load *x, const char *what)
 static int run_load(pair *p, const char *what, bool short_of_memory, uint64_t *rng)
 {
     static load x;
-    carat_batch *b;
+    AUTO_BATCH *b;
     err e = {0};
     const carat_batch_options o = {.session = {.n_ctx = CTX}, .n_slots = 5};
     CHECK_OK(carat_batch_open(p->with, &o, &b, &e), e);
@@ -171,7 +171,6 @@ static int run_load(pair *p, const char *what, bool short_of_memory, uint64_t *r
     CHECK(b->info.n_busy == 0 && b->info.n_queued == 0);
     for (int d = 0; d < DRAFTERS_MAX; d++)
         CHECK_MSG(short_of_memory || !b->rounds->failed[d], "%s", b->rounds->why.text);
-    carat_batch_close(b);
     return check_jobs(&x, what);
 }
 

@@ -26,7 +26,7 @@ static carat_session_options pool_of(const char *policy, const char *format)
 static void run(const char *path, const char *draft, const char *name, const char *policy,
                 const char *format)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     carat_pool_info info;
     pair_open_of(&p, path, draft, pool_of(policy, format));
@@ -47,7 +47,6 @@ static void run(const char *path, const char *draft, const char *name, const cha
     carat_session_get_pool(p.fast, &info);
     CHECK(info.lossy && info.n_paged_out > 0);
     CHECK(strcmp(policy, "scored") != 0 || info.n_reselected > 2 * TRIALS);
-    pair_close(&p);
 }
 
 PLAIN_TEST(round_on_a_pool_with_a_dflash_drafter)

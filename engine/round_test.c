@@ -16,7 +16,7 @@
 
 PLAIN_TEST(round_answers_are_those_without_drafts)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
     for (int trial = 0; trial < test_trials(90); trial++) {
@@ -25,19 +25,18 @@ PLAIN_TEST(round_answers_are_those_without_drafts)
         pair_compare(&p, &q, 1 + trial % 16, trial / 2 % 2, trial % 6 != 5, &rng, "options", trial);
         pair_same(&p, "options", trial);
     }
-    pair_close(&p);
 }
 
 PLAIN_TEST(round_accepts_what_the_script_says)
 {
     static const int32_t depths[] = {3};
-    pair p;
+    AUTO(pair_close) pair p;
     request q;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
     request_draw(p.m, &q, 20, 0, &rng);
     q.o.max_tokens = 81; /* the first token is the prompt's, then 20 rounds of 4 */
-    heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
+    AUTO_PTR(heard_free) heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
     const carat_script script = {
         .answer = want->id, .n_answer = want->n, .accept = depths, .n_accept = 1};
     q.o.speculation = (carat_speculation){.n_max = 6, .tree_max = -1, .fixed = true};
@@ -47,14 +46,11 @@ PLAIN_TEST(round_accepts_what_the_script_says)
     CHECK_EQ(got->n_rounds, 20);
     CHECK_EQ(got->n_accepted, 60);
     CHECK(got->t.drafter && !strcmp(got->t.drafter, "lookup") && !want->t.drafter);
-    heard_free(got);
-    heard_free(want);
-    pair_close(&p);
 }
 
 PLAIN_TEST(round_ends_where_a_stop_string_ends)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
     for (int trial = 0; trial < test_trials(60); trial++) {
@@ -67,12 +63,11 @@ PLAIN_TEST(round_ends_where_a_stop_string_ends)
         pair_compare(&p, &q, 1 + trial % 16, trial % 3 == 0, true, &rng, "stop", trial);
         pair_same(&p, "stop", trial);
     }
-    pair_close(&p);
 }
 
 PLAIN_TEST(round_ends_at_any_count_of_tokens)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
     for (int32_t max = 1; max <= 32; max++) {
@@ -82,12 +77,11 @@ PLAIN_TEST(round_ends_at_any_count_of_tokens)
         pair_compare(&p, &q, 15, max % 2, true, &rng, "max_tokens", max);
         pair_same(&p, "max_tokens", max);
     }
-    pair_close(&p);
 }
 
 PLAIN_TEST(round_ends_with_the_context)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){.n_ctx = 64});
     for (int trial = 0; trial < 40; trial++) {
@@ -97,21 +91,20 @@ PLAIN_TEST(round_ends_with_the_context)
         pair_compare(&p, &q, 1 + trial % 16, trial % 2, true, &rng, "context", trial);
         pair_same(&p, "context", trial);
     }
-    pair_close(&p);
 }
 
 PLAIN_TEST(round_ends_when_it_is_cancelled)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     pair_open(&p, NULL, (carat_session_options){0});
     for (int trial = 1; trial <= 40; trial++) {
         request q;
         request_draw(p.m, &q, 10, 0, &rng);
         q.o.max_tokens = 30;
-        heard *plain = heard_say(p.plain, &q, heard_new());
+        AUTO_PTR(heard_free) heard *plain = heard_say(p.plain, &q, heard_new());
         const carat_script script = pair_script(&p, plain, 15, &rng);
-        heard *want = heard_new(), *got = heard_new();
+        AUTO_PTR(heard_free) heard *want = heard_new(), *got = heard_new();
         bool refuse = trial % 2;
         want->refuse_at = got->refuse_at = refuse ? trial / 2 + 1 : 0;
         want->cancel_at = got->cancel_at = refuse ? 0 : trial / 2;
@@ -121,11 +114,7 @@ PLAIN_TEST(round_ends_when_it_is_cancelled)
         heard_say(p.fast, &q, got);
         heard_same(got, want, "cancelled", trial);
         pair_same(&p, "cancelled", trial);
-        heard_free(plain);
-        heard_free(want);
-        heard_free(got);
     }
-    pair_close(&p);
 }
 
 PLAIN_TEST(round_with_every_format_of_keys_and_values)
@@ -134,7 +123,7 @@ PLAIN_TEST(round_with_every_format_of_keys_and_values)
                                           "q4_1", "q4_0", "iq4_nl", "tq3_0", "q4_0+rot"};
     const toy_model_file wide = {.wide_heads = true};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-        pair p;
+        AUTO(pair_close) pair p;
         uint64_t rng = test_seed() + i;
         pair_open(&p, &wide, (carat_session_options){.kv_k = formats[i]});
         for (int trial = 0; trial < 4; trial++) {
@@ -144,7 +133,6 @@ PLAIN_TEST(round_with_every_format_of_keys_and_values)
             pair_compare(&p, &q, trial < 2 ? 7 : 15, trial % 2, true, &rng, formats[i], trial);
             pair_same(&p, formats[i], trial);
         }
-        pair_close(&p);
     }
 }
 
@@ -152,7 +140,7 @@ PLAIN_TEST(round_with_every_format_of_keys_and_values)
 PLAIN_TEST(round_rolls_back_at_every_place_of_the_smallest_ring)
 {
     for (int32_t width = 1; width <= 16; width += 3) {
-        pair p;
+        AUTO(pair_close) pair p;
         uint64_t rng = test_seed() + (uint64_t)width;
         pair_open(&p, NULL,
                   (carat_session_options){
@@ -165,7 +153,6 @@ PLAIN_TEST(round_rolls_back_at_every_place_of_the_smallest_ring)
             pair_compare(&p, &q, width, trial % 2, true, &rng, "ring", trial);
             pair_same(&p, "ring", trial);
         }
-        pair_close(&p);
     }
 }
 
@@ -181,7 +168,7 @@ static void next_turn(request *q, const timeline *t, uint64_t *rng)
 
 PLAIN_TEST(round_goes_on_in_later_turns_and_from_snapshots)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     uint64_t rng = test_seed();
     err e = {0};
     pair_open(&p, NULL, (carat_session_options){.checkpoint_mb = 16});
@@ -212,20 +199,19 @@ PLAIN_TEST(round_goes_on_in_later_turns_and_from_snapshots)
         carat_reset(p.plain);
         carat_reset(p.fast);
     }
-    pair_close(&p);
 }
 
 /* A text that repeats itself is what lookup drafts best. */
 PLAIN_TEST(round_of_lookup_accepts_repetitions)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     request q;
     uint64_t rng = test_seed();
     const toy_model_file sure = {.scale = 4};
     pair_open(&p, &sure, (carat_session_options){0});
     request_draw(p.m, &q, 20, 0, &rng);
     q.o.max_tokens = 200;
-    heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
+    AUTO_PTR(heard_free) heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
     q.o.speculation = (carat_speculation){.n_max = 8, .tree_max = -1, .fixed = true};
     heard_say(p.fast, &q, got);
     heard_same(got, want, "lookup", 0);
@@ -238,22 +224,19 @@ PLAIN_TEST(round_of_lookup_accepts_repetitions)
     got = heard_say(p.fast, &q, heard_new());
     heard_same(got, want, "lookup", 2);
     CHECK_EQ(got->n_rounds, 0);
-    heard_free(got);
-    heard_free(want);
-    pair_close(&p);
 }
 
 /* Predictions that are the answer, the answer with differences, and nothing like it. */
 PLAIN_TEST(round_of_lookup_copies_a_prediction)
 {
-    pair p;
+    AUTO(pair_close) pair p;
     request q;
     uint64_t rng = test_seed();
     int32_t other[ANSWER_MAX];
     pair_open(&p, NULL, (carat_session_options){0});
     request_draw(p.m, &q, 20, 0, &rng);
     q.o.max_tokens = 120;
-    heard *want = heard_say(p.plain, &q, heard_new());
+    AUTO_PTR(heard_free) heard *want = heard_say(p.plain, &q, heard_new());
     q.o.speculation = (carat_speculation){.n_max = 6, .tree_max = -1, .fixed = true};
     for (int trial = 0; trial < 4; trial++) {
         memcpy(other, want->id, sizeof other);
@@ -262,16 +245,13 @@ PLAIN_TEST(round_of_lookup_copies_a_prediction)
                 other[i] = (other[i] + 1) % 50;
         q.o.predicted = other;
         q.o.n_predicted = trial ? want->n : 0;
-        heard *got = heard_say(p.fast, &q, heard_new());
+        AUTO_PTR(heard_free) heard *got = heard_say(p.fast, &q, heard_new());
         heard_same(got, want, "prediction", trial);
         if (trial == 1 || trial == 2) /* a round that goes on has six drafts */
             CHECK_MSG(got->n_accepted > want->n / 2, "%d of %d", got->n_accepted, want->n);
-        heard_free(got);
     }
     q.o.n_predicted = -1;
     CHECK_EQ(carat_generate(p.fast, q.ids, q.n, &q.o, NULL, NULL, NULL, NULL), CARAT_E_ARG);
-    heard_free(want);
-    pair_close(&p);
 }
 
 typedef struct shared_model {

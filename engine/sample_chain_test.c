@@ -322,8 +322,8 @@ static void same_survivors(const fixture *f, list *want, int32_t n, double t)
 
 PLAIN_TEST(sampling_steps_are_their_definitions_in_any_order)
 {
-    fixture *f = mem_calloc(1, sizeof *f);
-    list *want = mem_calloc(1, sizeof *want);
+    AUTO_MEM fixture *f = mem_calloc(1, sizeof *f);
+    AUTO_MEM list *want = mem_calloc(1, sizeof *want);
     uint64_t rng = test_seed();
     CHECK(f && want);
     for (int round = 0; round < 1500; round++) {
@@ -349,14 +349,12 @@ PLAIN_TEST(sampling_steps_are_their_definitions_in_any_order)
         CHECK(found);
         sampler_free(&f->s);
     }
-    mem_free(want);
-    mem_free(f);
 }
 
 TEST(mirostat_is_its_definition_and_follows_its_surprise)
 {
-    fixture *f = mem_calloc(1, sizeof *f);
-    list *want = mem_calloc(1, sizeof *want);
+    AUTO_MEM fixture *f = mem_calloc(1, sizeof *f);
+    AUTO_MEM list *want = mem_calloc(1, sizeof *want);
     uint64_t rng = test_seed();
     CHECK(f && want);
     for (int round = 0; round < 300; round++) {
@@ -392,15 +390,13 @@ TEST(mirostat_is_its_definition_and_follows_its_surprise)
         }
         sampler_free(&f->s);
     }
-    mem_free(want);
-    mem_free(f);
 }
 
 /* What a device hands over: the largest logits in any order. */
 TEST(chains_take_among_the_largest_what_they_take_among_all)
 {
-    fixture *f = mem_calloc(1, sizeof *f);
-    candidate *c = mem_calloc(MOST, sizeof *c);
+    AUTO_MEM fixture *f = mem_calloc(1, sizeof *f);
+    AUTO_MEM candidate *c = mem_calloc(MOST, sizeof *c);
     uint64_t rng = test_seed();
     int few = 0;
     CHECK(f && c);
@@ -434,8 +430,6 @@ TEST(chains_take_among_the_largest_what_they_take_among_all)
         round += k > 0 ? 9 : 0; /* the search for the bound is slow */
     }
     CHECK(few > 50);
-    mem_free(c);
-    mem_free(f);
 }
 
 TEST(breakers_are_read_where_dry_is_a_step)

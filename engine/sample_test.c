@@ -35,7 +35,7 @@ static int by_logit(const void *a, const void *b)
 static void define(const carat_sampling *p, const float *logits, int32_t n, const int32_t *past,
                    int64_t n_past, double *prob)
 {
-    item *it = mem_calloc((size_t)n, sizeof *it);
+    AUTO_MEM item *it = mem_calloc((size_t)n, sizeof *it);
     double sum = 0, cum = 0;
     int32_t kept = n;
     CHECK(it);
@@ -71,7 +71,6 @@ static void define(const carat_sampling *p, const float *logits, int32_t n, cons
         sum += exp((it[i].l - it[0].l) / p->temperature);
     for (int32_t i = 0; i < kept; i++)
         prob[it[i].id] = exp((it[i].l - it[0].l) / p->temperature) / sum;
-    mem_free(it);
 }
 
 /* Draws many tokens, and compares their frequencies with the definition by chi-square. */
@@ -81,7 +80,7 @@ static void compare(const carat_sampling *p, const float *logits, int32_t n, con
     enum { DRAWS = 8000 };
     double *prob = mem_calloc((size_t)n, sizeof *prob), chi = 0;
     int32_t *seen = mem_calloc((size_t)n, sizeof *seen), cells = 0;
-    float *x = mem_calloc((size_t)n, sizeof *x);
+    AUTO_MEM float *x = mem_calloc((size_t)n, sizeof *x);
     sampler s;
     err e = {0};
     CHECK(prob && seen && x);
@@ -113,7 +112,6 @@ static void compare(const carat_sampling *p, const float *logits, int32_t n, con
     /* Mean: cells; standard deviation: sqrt(2 cells). Five deviations: one in a million. */
     CHECK_MSG(chi < cells + 5 * sqrt(2.0 * cells) + 5, "chi-square %g over %d cells", chi, cells);
     sampler_free(&s);
-    mem_free(x);
     mem_free(seen);
     mem_free(prob);
 }
@@ -152,7 +150,7 @@ TEST(greedy_takes_the_lowest_id_among_equals)
 {
     enum { N = 1000 };
     float x[N];
-    sampler s;
+    AUTO(sampler_free) sampler s;
     err e = {0};
     uint64_t rng = test_seed(), state = 0;
     carat_sampling p = {.top_p = 1, .repeat_penalty = 1};
@@ -165,14 +163,13 @@ TEST(greedy_takes_the_lowest_id_among_equals)
             best = x[i] > x[best] ? i : best;
         CHECK_EQ(pick(&s, &p, x, NULL, 0, &state), best);
     }
-    sampler_free(&s);
 }
 
 PLAIN_TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
 {
     enum { N = 5000 };
     static float x[N], y[N];
-    sampler s;
+    AUTO(sampler_free) sampler s;
     err e = {0};
     uint64_t rng = test_seed();
     CHECK_OK(sampler_init(&s, N, &e), e);
@@ -193,7 +190,6 @@ PLAIN_TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
         }
         CHECK_EQ(n_drawn, k);
     }
-    sampler_free(&s);
 }
 
 /* A device returns all logits above a bound, in any order. */
@@ -201,8 +197,8 @@ PLAIN_TEST(picks_among_the_largest_what_it_picks_among_all)
 {
     enum { N = 5000, ROUNDS = 300 };
     uint64_t rng = test_seed();
-    float *x = mem_calloc(N, sizeof *x);
-    candidate *c = mem_calloc(N, sizeof *c);
+    AUTO_MEM float *x = mem_calloc(N, sizeof *x);
+    AUTO_MEM candidate *c = mem_calloc(N, sizeof *c);
     sampler s, t;
     err e = {0};
     CHECK(x && c);
@@ -242,15 +238,13 @@ PLAIN_TEST(picks_among_the_largest_what_it_picks_among_all)
     }
     sampler_free(&s);
     sampler_free(&t);
-    mem_free(c);
-    mem_free(x);
 }
 
 TEST(sampler_refuses_logits_that_are_no_numbers)
 {
     enum { N = 300 };
     float x[N];
-    sampler s;
+    AUTO(sampler_free) sampler s;
     err e = {0};
     uint64_t rng = 0;
     CHECK_OK(sampler_init(&s, N, &e), e);
@@ -272,7 +266,6 @@ TEST(sampler_refuses_logits_that_are_no_numbers)
         p.top_p = 1;
         CHECK_EQ(pick(&s, &p, x, NULL, 0, &rng), N - 1);
     }
-    sampler_free(&s);
 }
 
 TEST(logprobs_are_those_of_the_untouched_distribution)
@@ -280,7 +273,7 @@ TEST(logprobs_are_those_of_the_untouched_distribution)
     enum { N = 777 };
     float x[N], of_id;
     carat_logprob top[20];
-    sampler s;
+    AUTO(sampler_free) sampler s;
     err e = {0};
     uint64_t rng = test_seed();
     double sum = 0;
@@ -298,7 +291,6 @@ TEST(logprobs_are_those_of_the_untouched_distribution)
         CHECK_EQ(larger, i);
         CHECK_NEAR(top[i].logprob, x[top[i].id] - log(sum), 1e-5);
     }
-    sampler_free(&s);
 }
 
 TEST(sampling_a_full_vocabulary_allocates_nothing)
@@ -333,7 +325,7 @@ static const char *copy_without(const char *from, const char *key,
                                 void (*put)(gguf_writer *w, const gguf *g, int way), int way)
 {
     const char *to = test_temp("changed.gguf");
-    gguf g;
+    AUTO(gguf_close) gguf g;
     gguf_writer *w;
     err e = {0};
     CHECK_OK(gguf_open(&g, from, false, NULL, NULL, &e), e);
@@ -351,7 +343,6 @@ static const char *copy_without(const char *from, const char *key,
     for (uint64_t i = 0; i < g.tensors.n; i++)
         CHECK_OK(gguf_write_data(w, g.tensors.at[i].bytes, g.tensors.at[i].n_bytes, &e), e);
     CHECK_OK(gguf_commit(w, &e), e);
-    gguf_close(&g);
     return to;
 }
 
@@ -422,8 +413,8 @@ TEST(tokens_of_type_unused_are_never_sampled)
         {.temperature = 3},
         {.temperature = 3, .top_k = 20},
         {.temperature = 3, .top_k = 20, .mirostat = 2, .mirostat_tau = 5}};
-    carat_model *m;
-    carat_session *s;
+    AUTO_MODEL *m;
+    AUTO_SESSION *s;
     err e = {0};
     int32_t ids[8], n_unused;
     CHECK_OK(carat_model_open(copy_without(recur_model_write(NULL), token_types, put_unused, 0),
@@ -447,6 +438,4 @@ TEST(tokens_of_type_unused_are_never_sampled)
             CHECK_MSG(vocab_type(m->text, h.id[k]) != TOKEN_UNUSED, "way %zu: token %d is %d", i, k,
                       h.id[k]);
     }
-    carat_session_close(s);
-    carat_model_close(m);
 }

@@ -74,9 +74,9 @@ static carat_generate_options options(const carat_model *m)
 static void define(carat_model *m, const int32_t *ids, int32_t n, heard *h)
 {
     size_t n_vocab = (size_t)m->core.n_vocab;
-    float *x = mem_calloc(n_vocab, sizeof *x);
-    carat_session *s = open_session(m, 1);
-    sampler pick;
+    AUTO_MEM float *x = mem_calloc(n_vocab, sizeof *x);
+    AUTO_SESSION *s = open_session(m, 1);
+    AUTO(sampler_free) sampler pick;
     err e = {0};
     CHECK(x);
     CHECK_OK(sampler_init(&pick, m->core.n_vocab, &e), e);
@@ -93,9 +93,6 @@ static void define(carat_model *m, const int32_t *ids, int32_t n, heard *h)
         if (h->rank[i] == 1)
             CHECK(h->logprob[i] == h->top[i][0].logprob);
     }
-    sampler_free(&pick);
-    carat_session_close(s);
-    mem_free(x);
 }
 
 static void same_scores(const heard *got, const heard *want)
@@ -129,11 +126,11 @@ static carat_model *open_model(int i)
 TEST(prompt_logprobs_are_those_of_single_tokens)
 {
     static const int32_t chunks[] = {1, 5, 0};
-    heard *want = mem_calloc(1, sizeof *want), *got = mem_calloc(1, sizeof *got);
+    AUTO_MEM heard *want = mem_calloc(1, sizeof *want), *got = mem_calloc(1, sizeof *got);
     uint64_t rng = test_seed();
     CHECK(want && got);
     for (int i = 0; i < 3; i++) {
-        carat_model *m = open_model(i);
+        AUTO_MODEL *m = open_model(i);
         carat_generate_options o = options(m), plain = o;
         int32_t ids[N_CTX], n = 60;
         err e = {0};
@@ -141,7 +138,7 @@ TEST(prompt_logprobs_are_those_of_single_tokens)
         random_ids(ids, n, m->core.n_vocab, &rng);
         define(m, ids, n, want);
         for (int k = SANITIZED ? 1 : 0; k < 3; k++) {
-            carat_session *s = open_session(m, chunks[k]);
+            AUTO_SESSION *s = open_session(m, chunks[k]);
             heard first = {0};
             carat_timings t;
             CHECK_OK(carat_generate(s, ids, n, &plain, hear, &first, NULL, &e), e);
@@ -166,23 +163,18 @@ TEST(prompt_logprobs_are_those_of_single_tokens)
             *got = (heard){.cut_after = 9};
             CHECK_OK(carat_generate(s, ids, n, &o, hear, got, NULL, &e), e);
             o.no_answer = false;
-            carat_session_close(s);
         }
         o.n_prompt_logprobs = 21;
-        carat_session *s = open_session(m, 0);
+        AUTO_SESSION *s = open_session(m, 0);
         CHECK_EQ(carat_generate(s, ids, n, &o, hear, got, NULL, &e), E_ARG);
-        carat_session_close(s);
-        carat_model_close(m);
     }
-    mem_free(got);
-    mem_free(want);
 }
 
 static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk, uint64_t *rng)
 {
-    heard *h = mem_calloc(JOBS, sizeof *h), *want = mem_calloc(1, sizeof *want);
+    AUTO_MEM heard *h = mem_calloc(JOBS, sizeof *h), *want = mem_calloc(1, sizeof *want);
     int32_t(*ids)[N_CTX] = mem_calloc(JOBS, sizeof *ids);
-    float *vector = mem_calloc((size_t)m->core.n_embd, sizeof *vector);
+    AUTO_MEM float *vector = mem_calloc((size_t)m->core.n_embd, sizeof *vector);
     carat_batch_options bo = {.session = {.n_ctx = N_CTX, .chunk = chunk, .kv_k = "f32"},
                               .n_slots = n_slots};
     carat_batch *b;
@@ -228,20 +220,16 @@ static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk, uint64_t
             CHECK_EQ(h[i].n_answer, i % 4 == 2 ? 0 : ANSWER);
     }
     carat_batch_close(b);
-    mem_free(vector);
     mem_free(ids);
-    mem_free(want);
-    mem_free(h);
 }
 
 PLAIN_TEST(prompt_logprobs_of_a_batch_are_those_of_single_tokens)
 {
     uint64_t rng = test_seed();
     for (int i = 0; i < 3; i++) {
-        carat_model *m = open_model(i);
+        AUTO_MODEL *m = open_model(i);
         check_batch(m, 3, 7, &rng);
         check_batch(m, 2, 0, &rng);
-        carat_model_close(m);
     }
 }
 
@@ -257,9 +245,9 @@ static void generate(carat_session *s, const int32_t *ids, int32_t n,
 
 TEST(tokens_that_are_forbidden_never_come)
 {
-    carat_model *m = open_model(0);
-    carat_session *s = open_session(m, 0);
-    heard *h = mem_calloc(1, sizeof *h);
+    AUTO_MODEL *m = open_model(0);
+    AUTO_SESSION *s = open_session(m, 0);
+    AUTO_MEM heard *h = mem_calloc(1, sizeof *h);
     int32_t ids[20], few[3];
     uint64_t rng = test_seed();
     err e = {0};
@@ -325,7 +313,4 @@ TEST(tokens_that_are_forbidden_never_come)
         CHECK_EQ(carat_generate(s, ids, 20, &bads[i], hear, h, NULL, &e), E_ARG);
         CHECK(*e.text);
     }
-    mem_free(h);
-    carat_session_close(s);
-    carat_model_close(m);
 }

@@ -36,11 +36,11 @@ static void plain_scores(const carat_model *m, const int32_t *ids, int64_t n, fl
 {
     const vocab *from = m->text, *to = m->scorer->text;
     int64_t n_pages = (n + KV_PAGE - 1) / KV_PAGE;
-    str text = {0};
-    id_list list = {0};
+    AUTO(str_free) str text = {0};
+    AUTO(id_list_free) id_list list = {0};
     carat_session *s;
     err e = {0};
-    int32_t *byte_page = mem_alloc((size_t)n * 64 * sizeof *byte_page);
+    AUTO_MEM int32_t *byte_page = mem_alloc((size_t)n * 64 * sizeof *byte_page);
     for (int64_t i = 0; i < n; i++) {
         size_t len;
         const char *at = vocab_text(from, ids[i], true, &len);
@@ -69,14 +69,11 @@ static void plain_scores(const carat_model *m, const int32_t *ids, int64_t n, fl
     }
     mem_free(value);
     carat_session_close(s);
-    id_list_free(&list);
-    str_free(&text);
-    mem_free(byte_page);
 }
 
 PLAIN_TEST(scorer_gives_each_page_the_mean_of_its_tokens)
 {
-    carat_model *m = open_both(NULL);
+    AUTO_MODEL *m = open_both(NULL);
     float got[PROMPT / KV_PAGE + 1], want[PROMPT / KV_PAGE + 1];
     static const int64_t lengths[] = {200, 700, 704, 450, PROMPT}; /* on, and back */
     int32_t ids[PROMPT];
@@ -97,7 +94,6 @@ PLAIN_TEST(scorer_gives_each_page_the_mean_of_its_tokens)
     CHECK_OK(page_scorer_ask(s, ids, 1, got, &e), e);
     CHECK_EQ(got[0], 0);
     page_scorer_close(s);
-    carat_model_close(m);
 }
 
 static carat_session_options pool_of(int32_t keep)
@@ -113,12 +109,12 @@ static carat_session_options pool_of(int32_t keep)
 /* After a prompt the pages that may leave and did not are those of the largest scores. */
 TEST(scorer_decides_which_pages_stay)
 {
-    carat_model *m = open_both(NULL);
+    AUTO_MODEL *m = open_both(NULL);
     const carat_session_options o = pool_of(KEEP);
     int32_t ids[PROMPT];
     float score[PROMPT / KV_PAGE + 1], least = INFINITY, most = 0;
     uint64_t rng = test_seed();
-    carat_session *s;
+    AUTO_SESSION *s;
     err e = {0};
     draw(m, ids, PROMPT, &rng);
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
@@ -137,8 +133,6 @@ TEST(scorer_decides_which_pages_stay)
     CHECK_MSG(least >= most * 0.999f && most > 0, "the least that stays %g, the most that left %g",
               least, most);
     CHECK(s->b.slot->t.kv.pager->n_reselected > 0);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 typedef struct said {
@@ -166,7 +160,7 @@ static void done(void *user, carat_status st, const carat_error *e, const carat_
 PLAIN_TEST(scorer_choices_depend_on_tokens_alone)
 {
     enum { JOBS = 3 };
-    carat_model *m = open_both("lookup");
+    AUTO_MODEL *m = open_both("lookup");
     carat_generate_options g = {.max_tokens = ANSWER};
     carat_batch_options bo = {.session = pool_of(KEEP), .n_slots = JOBS};
     const carat_session_options so = pool_of(KEEP);
@@ -174,7 +168,7 @@ PLAIN_TEST(scorer_choices_depend_on_tokens_alone)
     said want[JOBS] = {{.n = 0}}, got[JOBS] = {{.n = 0}};
     uint64_t rng = test_seed();
     carat_session *s;
-    carat_batch *b;
+    AUTO_BATCH *b;
     err e = {0};
     carat_sampling_default(m, &g.sampling);
     g.sampling.temperature = 0;
@@ -213,13 +207,11 @@ PLAIN_TEST(scorer_choices_depend_on_tokens_alone)
         CHECK_EQ(got[i].st, OK);
         CHECK(got[i].n == ANSWER && !memcmp(got[i].id, want[i].id, sizeof got[i].id));
     }
-    carat_batch_close(b);
-    carat_model_close(m);
 }
 
 TEST(a_plan_has_the_memory_of_scorers)
 {
-    carat_model *m = open_both(NULL);
+    AUTO_MODEL *m = open_both(NULL);
     carat_batch_options bo = {.session = pool_of(KEEP), .n_slots = 3};
     carat_session_options so = pool_of(KEEP);
     carat_memory_plan with, without, three, own;
@@ -238,7 +230,6 @@ TEST(a_plan_has_the_memory_of_scorers)
     with.device[0].available_bytes = with.device[0].total_bytes - 1;
     CHECK_EQ(carat_plan_check(m, &with, &small), E_MEMORY);
     CHECK_MSG(strstr(small.text, "for the scorer of pages"), "%s", small.text);
-    carat_model_close(m);
 }
 
 TEST(scorers_that_make_no_sense_are_refused_with_a_sentence)

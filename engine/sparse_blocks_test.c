@@ -38,9 +38,8 @@ static carat_session_options options(const char *sparse, int32_t chunk)
 static void eval(const fixture *f, carat_session_options o, int64_t n, float *to)
 {
     carat_error e = {0};
-    carat_session *s = open_with(f->m, o);
+    AUTO_SESSION *s = open_with(f->m, o);
     CHECK_OK(carat_append(s, f->ids, n, true, to, &e), e);
-    carat_session_close(s);
 }
 
 /* Logits from token `from` on; those of got begin there. */
@@ -82,7 +81,7 @@ static void end(fixture *f)
 
 TEST(block_selection_has_a_threshold_or_is_refused_with_a_sentence)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     static const char *const bad[] = {"flash",      "flash:",    "flash:0",   "flash:-1",
                                       "flash:1.01", "flash:nan", "flash:.1x", "flash:inf"};
     carat_session_close(open_with(f.m, options("flash:1e-6", 0)));
@@ -94,20 +93,18 @@ TEST(block_selection_has_a_threshold_or_is_refused_with_a_sentence)
         CHECK_MSG(!s && strstr(e.text, "sparse attention"), "'%s': %s", bad[i], e.text);
     }
     /* a request to a session of short passes */
-    carat_session *s = open_with(f.m, options(NULL, 64));
+    AUTO_SESSION *s = open_with(f.m, options(NULL, 64));
     carat_generate_options o = {
         .max_tokens = 1, .sampling = {.top_p = 1, .repeat_penalty = 1}, .sparse = "flash:0.1"};
     carat_timings t;
     carat_error e = {0};
     CHECK_EQ(carat_generate(s, f.ids, 300, &o, NULL, NULL, &t, &e), CARAT_E_ARG);
     CHECK_MSG(strstr(e.text, "--chunk"), "%s", e.text);
-    carat_session_close(s);
-    end(&f);
 }
 
 PLAIN_TEST(block_selection_does_not_depend_on_chunks)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     static const int32_t chunks[] = {64, 200, CTX};
     static const char *const formats[] = {"q8_0", "tq3_0"};
     for (size_t k = 0; k < (test_brief() ? 1 : sizeof formats / sizeof *formats); k++) {
@@ -128,7 +125,6 @@ PLAIN_TEST(block_selection_does_not_depend_on_chunks)
         eval(&f, o, N_IDS, f.got);
         CHECK_MSG(same(&f, f.got, f.exact), "%s, all kept", formats[k]);
     }
-    end(&f);
 }
 
 /* A longer prompt goes on from where the shorter one's last blocks begin, and no later; live, from
@@ -136,7 +132,7 @@ PLAIN_TEST(block_selection_does_not_depend_on_chunks)
 PLAIN_TEST(block_selection_reuses_only_what_a_fresh_session_would_compute)
 {
     enum { SHORT = 1100 };
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     char dir[512];
     snprintf(dir, sizeof dir, "%s", test_temp("sparse_blocks"));
     eval(&f, options(lossy, 256), N_IDS, f.sparse);
@@ -146,7 +142,7 @@ PLAIN_TEST(block_selection_reuses_only_what_a_fresh_session_would_compute)
         int64_t n_reused;
         o.checkpoint_mb = how ? 64 : -1;
         o.cache_dir = how == 2 ? dir : NULL;
-        carat_session *s = open_with(f.m, o);
+        AUTO_SESSION *s = open_with(f.m, o);
         CHECK_OK(carat_eval(s, f.ids, SHORT, NULL, NULL, &e), e);
         if (how == 1) /* the live rows go */
             CHECK_OK(carat_eval(s, f.ids + 7, 900, NULL, NULL, &e), e);
@@ -160,9 +156,7 @@ PLAIN_TEST(block_selection_reuses_only_what_a_fresh_session_would_compute)
         CHECK_MSG(n_reused % SPARSE_TILE == 0 && n_reused <= sparse_fixed(SHORT), "reused %lld",
                   (long long)n_reused);
         CHECK_MSG(n_reused > 0 || !how, "way %d reuses nothing", how);
-        carat_session_close(s);
     }
-    end(&f);
 }
 
 static void ask(carat_session *s, const fixture *f, int64_t n, const char *sparse, answer *r)
@@ -183,9 +177,9 @@ PLAIN_TEST(auto_selects_in_long_prompts_alone)
     enum { FROM = 1200 };
     static const int64_t length[] = {FROM - 1, FROM, N_IDS, 300};
     answer exact, flash, got;
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_session *s = open_with(f.m, options("auto:1200", 256));
-    carat_session *plain = open_with(f.m, options(NULL, 256));
+    AUTO_SESSION *plain = open_with(f.m, options(NULL, 256));
     for (int i = 0; i < 4; i++) {
         bool above = length[i] >= FROM;
         ask(plain, &f, length[i], NULL, &exact);
@@ -206,8 +200,6 @@ PLAIN_TEST(auto_selects_in_long_prompts_alone)
     plain = open_with(f.m, options(NULL, 64)); /* passes too short for it: "auto" stays exact */
     ask(plain, &f, 300, "auto:100", &got);
     CHECK(!got.t.sparse && got.t.sparse_auto);
-    carat_session_close(plain);
-    end(&f);
 }
 
 TEST(auto_is_described_and_wrong_lengths_are_refused)
@@ -216,7 +208,7 @@ TEST(auto_is_described_and_wrong_lengths_are_refused)
                                       "auto:9e9", "auto:x", "automatic"};
     char text[320];
     carat_error e = {0};
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     CHECK_OK(carat_sparse_describe(f.m, NULL, text, sizeof text, &e), e);
     CHECK(!strcmp(text, "off"));
     CHECK_OK(carat_sparse_describe(f.m, "auto:70000", text, sizeof text, &e), e);
@@ -230,7 +222,6 @@ TEST(auto_is_described_and_wrong_lengths_are_refused)
         CHECK_EQ(carat_sparse_describe(f.m, bad[i], text, sizeof text, &e), CARAT_E_ARG);
         CHECK_MSG(strstr(e.text, "sparse attention"), "'%s': %s", bad[i], e.text);
     }
-    end(&f);
 }
 
 /* Requests of both kinds at once; answers are those of sessions alone, and the account says what
@@ -239,20 +230,19 @@ PLAIN_TEST(block_selection_in_a_batch_is_that_of_a_session)
 {
     enum { JOBS = 5 };
     static answer alone[3], r[JOBS];
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_error e = {0};
-    carat_batch *b;
+    AUTO_BATCH *b;
     carat_generate_options o = {.max_tokens = 8,
                                 .sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true}};
     for (int i = 0; i < 3; i++) {
-        carat_session *s = open_with(f.m, options(NULL, 256));
+        AUTO_SESSION *s = open_with(f.m, options(NULL, 256));
         o.sparse = i ? lossy : NULL;
         CHECK_OK(
             carat_generate(s, f.ids, N_IDS - 100 * i, &o, answer_heard, &alone[i], &alone[i].t, &e),
             e);
         CHECK(!i || !strcmp(alone[i].t.sparse, "flash"));
         CHECK(!i || alone[i].t.n_tiles > alone[i].t.n_tiles_kept);
-        carat_session_close(s);
     }
     const carat_batch_options bo = {.session = options(NULL, 256), .n_slots = 2};
     CHECK_OK(carat_batch_open(f.m, &bo, &b, &e), e);
@@ -273,6 +263,4 @@ PLAIN_TEST(block_selection_in_a_batch_is_that_of_a_session)
         CHECK_OK(r[i].st, r[i].e);
         CHECK_MSG(answer_same(&r[i], &alone[i % 3]), "job %d", i);
     }
-    carat_batch_close(b);
-    end(&f);
 }

@@ -36,9 +36,8 @@ static void eval(const fixture *f, carat_session_options o, float *to)
 {
     carat_error e = {0};
     o.checkpoint_mb = -1;
-    carat_session *s = open_with(f->m, o);
+    AUTO_SESSION *s = open_with(f->m, o);
     CHECK_OK(carat_eval(s, f->ids, N_IDS, to, NULL, &e), e);
-    carat_session_close(s);
 }
 
 static bool same(const fixture *f, const float *a, const float *b)
@@ -75,7 +74,7 @@ static void end(fixture *f)
 
 TEST(sparse_settings_are_read_or_refused_with_a_sentence)
 {
-    carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
     static const char *const good[] = {"off", "skip:0", "skip:1e-3", "skip:587", "skip:1000000"};
     static const char *const bad[] = {"",         "on",       "skip",     "skip:",   "skip:x",
                                       "skip:-1",  "skip:1e7", "skip:nan", "skip:1 ", "skip:inf",
@@ -94,14 +93,13 @@ TEST(sparse_settings_are_read_or_refused_with_a_sentence)
         CHECK_EQ(carat_plan(m, &o, &plan, NULL), CARAT_E_ARG);
         CHECK(!memcmp(&plan, &before, sizeof plan));
     }
-    carat_model_close(m);
 }
 
 /* Chunks do not change a row's bits; a scale under which nothing falls, and 0, are the exact model
  * bit for bit. */
 PLAIN_TEST(sparse_prompts_do_not_depend_on_chunks_and_small_scales_are_exact)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     static const int32_t chunks[] = {1, 7, 64, 128, CTX};
     static const char *const formats[] = {"f32", "f16", "bf16", "q8_0", "q4_0+rot", "tq3_0"};
     for (size_t k = 0; k < sizeof formats / sizeof *formats; k++) {
@@ -121,13 +119,12 @@ PLAIN_TEST(sparse_prompts_do_not_depend_on_chunks_and_small_scales_are_exact)
         eval(&f, o, f.got);
         CHECK_MSG(same(&f, f.got, f.exact), "%s at %s", formats[k], o.sparse);
     }
-    end(&f);
 }
 
 /* What a session says it left out. */
 TEST(sparse_sessions_count_what_they_leave_out)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_error e = {0};
     carat_sparse_layer x[64];
     carat_session *s = open_with(f.m, options(lossy)), *t = open_with(f.m, options("off"));
@@ -149,7 +146,6 @@ TEST(sparse_sessions_count_what_they_leave_out)
     CHECK_EQ(carat_session_sparse(t, x, 64, false), 0);
     carat_session_close(s);
     carat_session_close(t);
-    end(&f);
 }
 
 static const carat_generate_options *asking(const char *sparse, carat_generate_options *o)
@@ -172,22 +168,21 @@ static void generate(carat_session *s, const fixture *f, int64_t n, const char *
  * from a checkpoint. */
 PLAIN_TEST(an_exact_prompt_never_reuses_what_a_lossy_one_computed)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     answer fresh[2], r;
     for (int k = 0; k < 2; k++) {
         carat_session_options o = options(k ? lossy : NULL);
         o.checkpoint_mb = -1;
-        carat_session *s = open_with(f.m, o);
+        AUTO_SESSION *s = open_with(f.m, o);
         generate(s, &f, N_IDS, NULL, &fresh[k]);
         CHECK((fresh[k].t.sparse != NULL) == k);
         CHECK(k ? fresh[k].t.n_tiles > fresh[k].t.n_tiles_kept : !fresh[k].t.n_tiles);
         CHECK(fresh[k].t.sparse_value == (k ? 1e6f : 0));
-        carat_session_close(s);
     }
     for (int store = 0; store < 2; store++) {
         carat_session_options o = options(NULL);
         o.checkpoint_mb = store ? 64 : -1;
-        carat_session *s = open_with(f.m, o);
+        AUTO_SESSION *s = open_with(f.m, o);
         for (int i = 0; i < 6; i++) {
             int k = i % 2;
             generate(s, &f, N_IDS, k ? lossy : i % 4 ? "off" : NULL, &r);
@@ -198,16 +193,14 @@ PLAIN_TEST(an_exact_prompt_never_reuses_what_a_lossy_one_computed)
         /* the same kind again: the live rows serve */
         generate(s, &f, N_IDS, lossy, &r);
         CHECK(answer_same(&r, &fresh[1]) && r.t.n_reused > 0);
-        carat_session_close(s);
     }
-    end(&f);
 }
 
 /* Snapshots carry their kind: whoever restores one goes on in it, and an exact prompt after that
  * begins anew. */
 PLAIN_TEST(a_lossy_snapshot_stays_lossy)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_error e = {0};
     int64_t n_reused;
     carat_snapshot *p;
@@ -224,13 +217,12 @@ PLAIN_TEST(a_lossy_snapshot_stays_lossy)
     carat_snapshot_free(p);
     carat_session_close(s);
     carat_session_close(t);
-    end(&f);
 }
 
 /* Files of one directory, written by sessions of both kinds. */
 PLAIN_TEST(lossy_files_serve_lossy_prompts_alone)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     char dir[512];
     snprintf(dir, sizeof dir, "%s", test_temp("sparse"));
     for (int i = 0; i < 6; i++) {
@@ -239,14 +231,12 @@ PLAIN_TEST(lossy_files_serve_lossy_prompts_alone)
         carat_error e = {0};
         int64_t n_reused;
         o.cache_dir = dir;
-        carat_session *s = open_with(f.m, o);
+        AUTO_SESSION *s = open_with(f.m, o);
         CHECK_OK(carat_eval(s, f.ids, N_IDS, f.got, &n_reused, &e), e);
         CHECK(same(&f, f.got, k ? f.sparse : f.exact));
         CHECK_MSG(i < 2 ? !n_reused : n_reused > 0, "session %d reuses %lld", i,
                   (long long)n_reused);
-        carat_session_close(s);
     }
-    end(&f);
 }
 
 /* A batch with requests of both kinds at once, more than slots: every answer is that of a session
@@ -254,17 +244,16 @@ PLAIN_TEST(lossy_files_serve_lossy_prompts_alone)
 PLAIN_TEST(a_batch_keeps_lossy_and_exact_requests_apart)
 {
     enum { JOBS = 9 };
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     static answer fresh[3][2], r[JOBS];
     carat_error e = {0};
-    carat_batch *b;
+    AUTO_BATCH *b;
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 2; k++) {
             carat_session_options o = options(NULL);
             o.checkpoint_mb = -1;
-            carat_session *s = open_with(f.m, o);
+            AUTO_SESSION *s = open_with(f.m, o);
             generate(s, &f, N_IDS - 90 * i, k ? lossy : NULL, &fresh[i][k]);
-            carat_session_close(s);
         }
     const carat_batch_options bo = {.session = options(NULL), .n_slots = 3};
     CHECK_OK(carat_batch_open(f.m, &bo, &b, &e), e);
@@ -292,14 +281,12 @@ PLAIN_TEST(a_batch_keeps_lossy_and_exact_requests_apart)
     carat_generate_options o;
     carat_job job = {.ids = f.ids, .n = 9, .opt = asking("flush", &o)};
     CHECK_EQ(carat_batch_submit(b, &job, NULL, NULL, &e), CARAT_E_ARG);
-    carat_batch_close(b);
-    end(&f);
 }
 
 /* Every allocation on the way fails once; what comes out is right or an error. */
 TEST(sparse_prompts_survive_short_memory)
 {
-    fixture f = begin();
+    AUTO(end) fixture f = begin();
     carat_session_options o = options(NULL);
     for (int64_t n = 0;; n++) {
         carat_generate_options opt;
@@ -316,5 +303,4 @@ TEST(sparse_prompts_survive_short_memory)
         if (!hit)
             break;
     }
-    end(&f);
 }

@@ -75,12 +75,12 @@ static void data(str *s, size_t n)
 static status open_str(str *s, err *e)
 {
     gguf g;
-    void *copy = mem_aligned(64, s->n + 1); /* exactly sized below: ASan sees one byte too many */
+    AUTO_MEM void *copy =
+        mem_aligned(64, s->n + 1); /* exactly sized below: ASan sees one byte too many */
     CHECK(copy && !s->bad);
     memcpy(copy, s->at, s->n);
     status st = gguf_open_bytes(&g, copy, s->n, "test.gguf", e);
     gguf_close(&g);
-    mem_free(copy);
     str_free(s);
     return st;
 }
@@ -352,7 +352,7 @@ out:
 
 static void check_sample(const char *path, bool direct)
 {
-    gguf g;
+    AUTO(gguf_close) gguf g;
     err e = {0};
     int64_t i;
     double f;
@@ -396,7 +396,6 @@ static void check_sample(const char *path, bool direct)
     CHECK(!tensor_find(&g.tensors, "fourth"));
     CHECK_EQ(g.data_bytes, 230);
     gguf_close(&g);
-    gguf_close(&g);
 }
 
 TEST(gguf_round_trip_mapped_and_direct)
@@ -436,7 +435,7 @@ TEST(gguf_copied_values_are_equal)
 TEST(gguf_every_truncation_is_refused)
 {
     const char *path = test_temp("whole.gguf");
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     err e = {0};
     CHECK_OK(write_sample(path, &e), e);
@@ -451,13 +450,12 @@ TEST(gguf_every_truncation_is_refused)
         status st = open_str(&s, &f);
         CHECK_MSG(st == E_FORMAT, "%zu of %zu bytes give %s", cut, n, carat_status_name(st));
     }
-    mem_free(bytes);
 }
 
 TEST(gguf_flipped_bytes_never_crash)
 {
     const char *path = test_temp("whole.gguf");
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     err e = {0};
     uint64_t seed = test_seed();
@@ -470,14 +468,12 @@ TEST(gguf_flipped_bytes_never_crash)
             s.at[rng_below(&seed, n)] = (char)rng_next(&seed);
         open_str(&s, NULL);
     }
-    mem_free(bytes);
 }
 
 static status open_and_close(void *path, err *e)
 {
-    gguf g;
+    AUTO(gguf_close) gguf g;
     status st = gguf_open(&g, path, true, NULL, NULL, e);
-    gguf_close(&g);
     return st;
 }
 
@@ -559,7 +555,7 @@ TEST(gguf_open_reports_files_it_cannot_have)
 /* Part i of n with one tensor; lies are told by the last arguments. */
 static void write_part(const char *path, int no, int n, int n_tensors_said, const char *name)
 {
-    str s = {0};
+    AUTO(str_free) str s = {0};
     header(&s, 3, 1, n_tensors_said >= 0 ? 3 : 2);
     text(&s, "split.no");
     u32(&s, GGUF_U16);
@@ -578,7 +574,6 @@ static void write_part(const char *path, int no, int n, int n_tensors_said, cons
     data(&s, 32);
     s.at[s.n - 1] = (char)(100 + no);
     test_write(path, s.at, s.n);
-    str_free(&s);
 }
 
 TEST(gguf_split_sets)

@@ -94,11 +94,10 @@ static void check_ratios(const char *path)
 
 TEST(importance_files_of_both_forms_are_read)
 {
-    str s = records();
+    AUTO(str_free) str s = records();
     check_ratios(write_gguf(10, 2));
     check_ratios(write_bytes(s.at, s.n));
     check_ratios(write_bytes(s.at, s.n - 12)); /* the oldest end there */
-    str_free(&s);
 }
 
 static void refused(const char *path, const char *says)
@@ -112,7 +111,7 @@ static void refused(const char *path, const char *says)
 
 TEST(importance_of_a_name_twice_or_of_no_inputs_is_refused)
 {
-    str s = {0};
+    AUTO(str_free) str s = {0};
     put_u32(&s, 2);
     put_record(&s, "a.weight", (float[]){1, 2}, 2);
     put_record(&s, "a.weight", (float[]){1, 2}, 2);
@@ -121,12 +120,11 @@ TEST(importance_of_a_name_twice_or_of_no_inputs_is_refused)
     put_u32(&s, 1);
     put_record(&s, "a.weight", (float[]){0}, 0);
     refused(write_bytes(s.at, s.n), "record 1 of 1 is no importance of a tensor");
-    str_free(&s);
 }
 
 TEST(importance_files_that_are_none_are_refused)
 {
-    str s = records();
+    AUTO(str_free) str s = records();
     uint64_t seed = test_seed();
     gguf_writer *w;
     err e = {0};
@@ -153,7 +151,6 @@ TEST(importance_files_that_are_none_are_refused)
     CHECK_OK(gguf_write_data(w, &(float){1}, 4, &e), e);
     CHECK_OK(gguf_commit(w, &e), e);
     refused(test_temp("model.gguf"), "no tensor NAME.in_sum2");
-    str_free(&s);
 }
 
 /* Another shape of as many values is another tensor's. */
@@ -161,7 +158,7 @@ TEST(importance_of_another_shape_is_refused)
 {
     static const uint64_t other[][2] = {{2, 4}, {8, 1}, {1, 8},
                                         {4, 1}, {4, 4}, {UINT64_MAX / 2, 4}};
-    str s = records();
+    AUTO(str_free) str s = records();
     imatrix *m;
     const float *w;
     err e = {0};
@@ -178,7 +175,6 @@ TEST(importance_of_another_shape_is_refused)
     CHECK(w);
     CHECK_EQ(imatrix_find(m, "blk.0.ffn_down_exps.weight", 4, 1, &w, &e), E_FORMAT);
     imatrix_close(m);
-    str_free(&s);
 }
 
 TEST(importance_files_that_are_written_are_read)

@@ -28,14 +28,13 @@ static void file_of(str *s, const char *head, uint64_t said, size_t n_data)
 static status open_str(str *s, err *e)
 {
     safetensors st;
-    char *copy = mem_alloc(s->n + 1);
+    AUTO_MEM char *copy = mem_alloc(s->n + 1);
     CHECK(copy && !s->bad);
     memcpy(copy, s->at, s->n);
     copy = mem_realloc(copy, s->n, 1); /* exactly sized: ASan sees one byte too many */
     status r = safetensors_open_bytes(&st, copy, s->n, "test.safetensors", e);
     safetensors_close(&st);
     safetensors_close(&st);
-    mem_free(copy);
     str_free(s);
     return r;
 }
@@ -105,7 +104,7 @@ TEST(safetensors_refuses_bad_heads)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         check_head(bad[i].head, 8, bad[i].want, bad[i].words);
     /* A name longer than any index should hold, and brackets deeper than any stack should. */
-    str s = {0};
+    AUTO(str_free) str s = {0};
     str_puts(&s, "{\"");
     for (int i = 0; i < 256; i++)
         str_putc(&s, 'n');
@@ -116,7 +115,6 @@ TEST(safetensors_refuses_bad_heads)
     for (int i = 0; i < 100000; i++)
         str_putc(&s, '[');
     check_head(s.at, 0, E_FORMAT, "depth");
-    str_free(&s);
 }
 
 TEST(safetensors_refuses_bad_lengths)
@@ -138,23 +136,21 @@ TEST(safetensors_refuses_bad_lengths)
 TEST(safetensors_at_the_limits_of_the_reader)
 {
     for (int n = 15; n <= 17; n++) {
-        str head = {0};
+        AUTO(str_free) str head = {0};
         str_puts(&head, "{\"a\":{\"dtype\":\"I8\",\"shape\":[");
         for (int i = 0; i < n; i++)
             str_puts(&head, i ? ",1" : "1");
         str_puts(&head, "],\"data_offsets\":[0,1]}}");
         check_head(str_text(&head), 1, n <= 16 ? OK : E_FORMAT, n <= 16 ? "" : "no valid shape");
-        str_free(&head);
     }
     for (int n = TENSOR_NAME_MAX - 1; n <= TENSOR_NAME_MAX + 1; n++) {
-        str head = {0};
+        AUTO(str_free) str head = {0};
         str_puts(&head, "{\"");
         for (int i = 0; i < n; i++)
             str_putc(&head, 'a');
         str_puts(&head, "\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}");
         check_head(str_text(&head), 1, n <= TENSOR_NAME_MAX ? OK : E_FORMAT,
                    n <= TENSOR_NAME_MAX ? "" : "a tensor name of");
-        str_free(&head);
     }
     check_head("{\"\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, E_FORMAT,
                "a tensor name of 0");
@@ -171,12 +167,12 @@ PLAIN_TEST(safetensors_at_the_limit_of_files)
 {
     enum { PARTS = 4096 };
     const char *dir = test_temp("parts");
-    str file = {0};
+    AUTO(str_free) str file = {0};
     mkdir(dir, 0755);
     file_of(&file, "{}", 2, 0);
     for (int n = PARTS - 1; n <= PARTS + 1; n++) {
-        str index = {0};
-        safetensors s;
+        AUTO(str_free) str index = {0};
+        AUTO(safetensors_close) safetensors s;
         err e = {0};
         str_puts(&index, "{\"weight_map\":{");
         for (int i = 0; i < n; i++) {
@@ -191,10 +187,7 @@ PLAIN_TEST(safetensors_at_the_limit_of_files)
         status st = safetensors_open(&s, dir, &e);
         CHECK_EQ(st != OK, 1); /* the files lack the tensors; the limit comes first */
         CHECK_MSG((strstr(e.text, "4096") != NULL) == (n > PARTS), "%d files: %s", n, e.text);
-        safetensors_close(&s);
-        str_free(&index);
     }
-    str_free(&file);
 }
 
 TEST(safetensors_flipped_bytes_never_crash)
@@ -219,29 +212,26 @@ static void write_file(const char *path, const str *s)
 
 static void write_text(const char *path, const char *text)
 {
-    str s = {0};
+    AUTO(str_free) str s = {0};
     str_puts(&s, text);
     write_file(path, &s);
-    str_free(&s);
 }
 
 static void write_shard(const char *path, const char *name, char first)
 {
     char head[128];
-    str s = {0};
+    AUTO(str_free) str s = {0};
     snprintf(head, sizeof head,
              "{\"%s\":{\"dtype\":\"I8\",\"shape\":[2,3],\"data_offsets\":[0,6]}}", name);
     file_of(&s, head, strlen(head), 6);
     s.at[s.n - 6] = first;
     write_file(path, &s);
-    str_free(&s);
 }
 
 static status open_and_close(void *path, err *e)
 {
-    safetensors s;
+    AUTO(safetensors_close) safetensors s;
     status st = safetensors_open(&s, path, e);
-    safetensors_close(&s);
     return st;
 }
 

@@ -55,7 +55,7 @@ static const char *refusal(const void *bytes, size_t n, status want)
 TEST(decode_names_files_that_it_does_not_read)
 {
     static const char cmyk[] = "jpeg/cmyk";
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     CHECK(strstr(refusal("", 0, E_UNSUPPORTED), "an empty file"));
     CHECK(strstr(refusal("GIF89a..", 8, E_UNSUPPORTED), "a GIF file; pictures are read from PNG"));
@@ -67,7 +67,6 @@ TEST(decode_names_files_that_it_does_not_read)
     CHECK(strstr(refusal("hello", 5, E_UNSUPPORTED), "no picture"));
     read_file(cmyk, &bytes, &n);
     CHECK(strstr(refusal(bytes, n, E_UNSUPPORTED), "in CMYK"));
-    mem_free(bytes);
 }
 
 /* Every file cut anywhere is refused with a sentence, or it is whole but for what is behind the
@@ -78,19 +77,17 @@ TEST(decode_refuses_files_that_end_early)
                                         "jpeg/420",   "jpeg/444-progressive",
                                         "webp/lossy", "webp/lossless"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *bytes;
+        AUTO_MEM char *bytes;
         size_t n;
         read_file(names[i], &bytes, &n);
         CHECK(strstr(refusal(bytes, n - n / 4, E_FORMAT), " ends in "));
         for (size_t cut = 12; cut < n; cut += 1 + n / 50) {
-            image m = {0};
+            AUTO(image_free) image m = {0};
             err e = {0};
             status st = image_decode(&m, bytes, cut, names[i], &e);
             CHECK_MSG((st == OK) == !!m.rgb && (!st || e.text[0]), "%s at %zu", names[i], cut);
             CHECK_MSG(st == E_FORMAT || cut > n / 2, "%s at %zu of %zu is read", names[i], cut, n);
-            image_free(&m);
         }
-        mem_free(bytes);
     }
 }
 
@@ -117,7 +114,7 @@ static uint32_t crc(const uint8_t *p, size_t n)
 /* The picture of a small file in a header that says another size. */
 static status announced(const char *name, uint32_t w, uint32_t h, image_head *head, err *e)
 {
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     read_file(name, &bytes, &n);
     uint8_t *p = (uint8_t *)bytes;
@@ -139,12 +136,10 @@ static status announced(const char *name, uint32_t w, uint32_t h, image_head *he
     int64_t before = mem_count();
     status st = image_head_read(head, bytes, n, name, e);
     CHECK(mem_count() - before < 40); /* small things of libpng, and no pixels */
-    image m = {0};
+    AUTO(image_free) image m = {0};
     /* A JPEG file that says it is at its end is a picture with a grey rest. */
     CHECK_STATUS(image_decode(&m, bytes, n, name, NULL),
                  st || !strncmp(name, "jpeg", 4) ? st : E_FORMAT);
-    image_free(&m);
-    mem_free(bytes);
     return st;
 }
 
@@ -176,22 +171,20 @@ TEST(decode_refuses_pictures_beyond_the_limits_by_their_headers)
 /* Two hundred scans of a progressive file: its last scan again and again. */
 TEST(decode_refuses_endless_scans)
 {
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n, last = 0;
     read_file("jpeg/420-progressive", &bytes, &n);
     for (size_t at = 0; at + 1 < n; at++)
         if ((uint8_t)bytes[at] == 0xff && (uint8_t)bytes[at + 1] == 0xda)
             last = at;
     size_t scan = n - 2 - last, total = n + 200 * scan;
-    char *many = mem_alloc(total);
+    AUTO_MEM char *many = mem_alloc(total);
     CHECK(last && many);
     memcpy(many, bytes, n - 2);
     for (int i = 0; i < 200; i++)
         memcpy(many + n - 2 + (size_t)i * scan, bytes + last, scan);
     memcpy(many + total - 2, bytes + n - 2, 2);
     CHECK(strstr(refusal(many, total, E_LIMIT), "more than 100 scans"));
-    mem_free(many);
-    mem_free(bytes);
 }
 
 typedef struct test_file {
@@ -202,9 +195,8 @@ typedef struct test_file {
 static status decode_failing(void *arg, err *e)
 {
     const test_file *f = arg;
-    image m = {0};
+    AUTO(image_free) image m = {0};
     status st = image_decode(&m, f->bytes, f->n, "a.png", e);
-    image_free(&m);
     return st;
 }
 

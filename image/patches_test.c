@@ -82,17 +82,15 @@ static status patches_once(void *arg, err *e)
 {
     const image_rule r = {.patch = 2, .merge = 2, .budget = 5, .std = {1, 1, 1}};
     image_grid g = {.width = -1};
-    float *values = NULL;
+    AUTO_MEM float *values = NULL;
     status st = image_patches_of(&values, &g, &r, arg, "a.png", e);
     CHECK(st ? !values && g.width == -1 : values && g.width == 8);
-    mem_free(values);
     return st;
 }
 
 TEST(patches_survive_failed_allocations)
 {
-    image m;
+    AUTO(image_free) image m;
     test_picture(&m, 1, 9, 6);
     test_every_allocation(patches_once, &m);
-    image_free(&m);
 }

@@ -29,7 +29,7 @@ TEST(resize_is_that_of_pillow)
 
 TEST(resize_refuses_sizes_beyond_the_limits)
 {
-    image m, to = {1, 2, NULL};
+    AUTO(image_free) image m, to = {1, 2, NULL};
     err e = {0};
     test_picture(&m, 1, 3, 3);
     CHECK_STATUS(image_resize(&to, &m, 0, 3, IMAGE_BICUBIC, &e), E_LIMIT);
@@ -38,22 +38,18 @@ TEST(resize_refuses_sizes_beyond_the_limits)
                  E_LIMIT);
     CHECK(to.width == 1 && to.height == 2 && !to.rgb); /* a failed call leaves its output alone */
     CHECK_OK(image_resize(&to, &m, IMAGE_SIDE_MAX, 1, IMAGE_BICUBIC, &e), e);
-    image_free(&to);
-    image_free(&m);
 }
 
 static status resize_once(void *arg, err *e)
 {
-    image to = {0};
+    AUTO(image_free) image to = {0};
     status st = image_resize(&to, arg, 5, 9, IMAGE_BICUBIC, e);
-    image_free(&to);
     return st;
 }
 
 TEST(resize_survives_failed_allocations)
 {
-    image m;
+    AUTO(image_free) image m;
     test_picture(&m, 0, 7, 6);
     test_every_allocation(resize_once, &m);
-    image_free(&m);
 }

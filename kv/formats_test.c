@@ -102,6 +102,7 @@ static kv_layout laid_out(kv_words words, device *dev, status want, const char *
 
 TEST(kv_layout_follows_the_last_rule_that_speaks)
 {
+    AUTO(kv_layout_free)
     kv_layout l = laid_out((kv_words){.k = "q8_0",
                                       .v = "f16",
                                       .layers = "global=tq3_0,3=f32,swa=q4_0+rot/q8_0,1=bf16"},
@@ -113,7 +114,6 @@ TEST(kv_layout_follows_the_last_rule_that_speaks)
     CHECK(l.view[3].k_type == NUM_F32 && l.view[3].k_row_bytes == 160);
     CHECK_EQ(l.all.ring, 520 * 2 * (144 + 272));
     CHECK_EQ(l.all.linear, 4096 * (2 * 1024 + 2 * 224 + 2 * 160));
-    kv_layout_free(&l);
 }
 
 /* Layers 3, 7 and 11 of a model attend, none of them in a window; all others are recurrent. */
@@ -169,7 +169,7 @@ TEST(kv_layout_keeps_one_stream_unasked_where_a_device_prefers_it)
     for (int prefers = 0; prefers < 2; prefers++) {
         device d = {.name = "able", .attend_kernel = reads_all};
         d.one_stream = prefers ? prefers_f16 : NULL;
-        kv_layout l = laid_out((kv_words){0}, &d, OK, NULL);
+        AUTO(kv_layout_free) kv_layout l = laid_out((kv_words){0}, &d, OK, NULL);
         CHECK_EQ(l.view[2].single, prefers);
         kv_layout_free(&l);
         l = laid_out((kv_words){.single = "on"}, &d, OK, NULL);
@@ -180,7 +180,6 @@ TEST(kv_layout_keeps_one_stream_unasked_where_a_device_prefers_it)
         kv_layout_free(&l);
         l = laid_out((kv_words){.layers = "2=q8_0"}, &d, OK, NULL); /* of the format, too */
         CHECK(!l.view[2].single);
-        kv_layout_free(&l);
     }
 }
 

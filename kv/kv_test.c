@@ -114,7 +114,7 @@ TEST(ring_refuses_a_rewind_it_has_forgotten)
 
 TEST(layout_needs_no_ring_when_the_context_is_short)
 {
-    kv_layout l;
+    AUTO(kv_layout_free) kv_layout l;
     err e = {0};
     kv_spec s[2] = {{.window = 512, .n_head_kv = 2, .head_dim = 256},
                     {.window = 0, .n_head_kv = 1, .head_dim = 512}};
@@ -126,14 +126,13 @@ TEST(layout_needs_no_ring_when_the_context_is_short)
     CHECK_OK(layout(&l, s, 2, NUM_F16, NUM_F16, 4096, 512, &e), e);
     CHECK_EQ(l.view[0].n_slots, 1023);
     CHECK_EQ(l.all.ring, 1023 * 2 * 256 * 2 * 2);
-    kv_layout_free(&l);
 }
 
 TEST(batch_of_a_tree_knows_ancestors_and_depth)
 {
-    kv_layout l;
-    kv_cache c;
-    kv_batch b;
+    AUTO(kv_layout_free) kv_layout l;
+    AUTO(kv_close) kv_cache c;
+    AUTO(kv_batch_free) kv_batch b;
     err e = {0};
     kv_spec s = {.window = 0, .n_head_kv = 1, .head_dim = 8};
     CHECK_OK(layout(&l, &s, 1, NUM_F32, NUM_F32, 64, 64, &e), e);
@@ -164,9 +163,6 @@ TEST(batch_of_a_tree_knows_ancestors_and_depth)
     err_clear(&e);
     int32_t bad[2] = {-1, 1};
     CHECK_STATUS(kv_batch_add(&b, &c, token, 2, bad, KV_WANT_ALL, &e), E_ARG);
-    kv_batch_free(&b);
-    kv_close(&c);
-    kv_layout_free(&l);
 }
 
 /* A cache with a ring, a linear store and a pool of its own. */
@@ -185,9 +181,8 @@ TEST(a_cache_without_memory_is_no_cache)
 {
     const kv_spec s[2] = {{.n_head_kv = 1, .head_dim = 32, .window = 6},
                           {.n_head_kv = 1, .head_dim = 32}};
-    kv_layout l;
+    AUTO(kv_layout_free) kv_layout l;
     err e = {0};
     CHECK_OK(layout(&l, s, 2, NUM_F32, NUM_F32, 200, 4, &e), e);
     test_every_allocation(open_cache, &l);
-    kv_layout_free(&l);
 }

@@ -181,7 +181,7 @@ PLAIN_TEST(pages_hold_what_a_model_of_them_holds)
 
 TEST(a_sequence_alone_in_a_pool_has_its_pages_in_line)
 {
-    pages p;
+    AUTO(pages_free) pages p;
     err e = {0};
     CHECK_OK(pages_init(&p, 5, &e), e);
     for (int round = 0; round < 3; round++) {
@@ -192,12 +192,11 @@ TEST(a_sequence_alone_in_a_pool_has_its_pages_in_line)
         for (int i = 4; i >= 0; i--) /* as a sequence gives them back */
             pages_drop(&p, i);
     }
-    pages_free(&p);
 }
 
 TEST(the_first_holder_that_comes_writes_behind_what_others_hold)
 {
-    pages p;
+    AUTO(pages_free) pages p;
     err e = {0};
     CHECK_OK(pages_init(&p, 2, &e), e);
     int32_t page = pages_take(&p);
@@ -216,7 +215,6 @@ TEST(the_first_holder_that_comes_writes_behind_what_others_hold)
     CHECK_EQ(p.n_shared, 0);
     pages_drop(&p, page);
     CHECK_EQ(p.n_free, 2);
-    pages_free(&p);
 }
 
 static status open_pages(void *arg, err *e)
@@ -232,11 +230,10 @@ static status open_pages(void *arg, err *e)
 
 TEST(a_pool_without_memory_is_no_pool)
 {
-    pages p;
+    AUTO(pages_free) pages p;
     err e = {0};
     test_every_allocation(open_pages, NULL);
     CHECK_STATUS(pages_init(&p, 0, &e), E_ARG);
     err_clear(&e);
     CHECK_STATUS(pages_init(&p, INT32_MAX / KV_PAGE + 1, &e), E_ARG);
-    pages_free(&p);
 }

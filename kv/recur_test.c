@@ -228,7 +228,7 @@ static void prompt(line *t, int32_t n, uint64_t *rng)
 TEST(recurrent_state_is_that_of_the_committed_rows)
 {
     uint64_t rng = test_seed();
-    line t = {0};
+    AUTO(line_close) line t = {0};
     line_open(&t, JOURNAL);
     for (int round = 0; round < 300; round++) {
         int32_t n = 1 + (int32_t)rng_below(&rng, JOURNAL);
@@ -249,7 +249,6 @@ TEST(recurrent_state_is_that_of_the_committed_rows)
             check_states(&t, "after a pass");
     }
     check_states(&t, "at the end");
-    line_close(&t);
 }
 
 TEST(every_depth_of_roll_back_twice_in_a_row)
@@ -257,21 +256,20 @@ TEST(every_depth_of_roll_back_twice_in_a_row)
     uint64_t rng = test_seed();
     for (int32_t n = 1; n <= 8; n++)
         for (int32_t a = 0; a <= n; a++) {
-            line t = {0};
+            AUTO(line_close) line t = {0};
             line_open(&t, 8);
             prompt(&t, 5, &rng);
             answer(&t, n, a, &rng);
             answer(&t, n, a, &rng);
             CHECK_EQ(t.c.n_past, 5 + 2 * a);
             check_states(&t, "after two roll-backs");
-            line_close(&t);
         }
 }
 
 TEST(pending_rows_can_be_taken_back_and_settled_rows_not)
 {
     uint64_t rng = test_seed();
-    line t = {0};
+    AUTO(line_close) line t = {0};
     line_open(&t, JOURNAL);
     prompt(&t, 30, &rng);
     CHECK(kv_can_rewind(&t.c, 30) && !kv_can_rewind(&t.c, 29) && kv_can_rewind(&t.c, 0));
@@ -289,14 +287,13 @@ TEST(pending_rows_can_be_taken_back_and_settled_rows_not)
     CHECK(kv_rewind(&t.c, 0));
     prompt(&t, 7, &rng);
     check_states(&t, "after a rewind to the beginning");
-    line_close(&t);
 }
 
 TEST(final_rows_that_are_not_kept_reset_a_recurrent_cache)
 {
     uint64_t rng = test_seed();
     int32_t token[CHUNK] = {1, 2, 3, 4, 5};
-    line t = {0};
+    AUTO(line_close) line t = {0};
     err e = {0};
     line_open(&t, 4);
     prompt(&t, 12, &rng);
@@ -316,13 +313,12 @@ TEST(final_rows_that_are_not_kept_reset_a_recurrent_cache)
     CHECK_OK(kv_reserve(&t.c, 5, &e), e);
     CHECK_STATUS(kv_batch_add(&t.b, &t.c, token, 5, NULL, KV_WANT_ALL, &e), E_LIMIT);
     CHECK(strstr(e.text, "journals"));
-    line_close(&t);
 }
 
 TEST(recurrent_sequences_of_a_batch_are_apart)
 {
     uint64_t rng = test_seed();
-    line t = {0}, other = {0};
+    AUTO(line_close) line t = {0}, other = {0};
     int32_t a[3] = {1, 2, 3}, b[2] = {4, 5};
     err e = {0};
     line_open(&t, JOURNAL);
@@ -347,8 +343,6 @@ TEST(recurrent_sequences_of_a_batch_are_apart)
     }
     check_states(&t, "the first sequence");
     check_states(&other, "the second sequence");
-    line_close(&other);
-    line_close(&t);
 }
 
 static kv_snapshot *snapshot_at(line *t, int64_t n)
@@ -365,7 +359,7 @@ static kv_snapshot *snapshot_at(line *t, int64_t n)
 TEST(recurrent_snapshots_are_exact_and_fit_one_position)
 {
     uint64_t rng = test_seed();
-    line t = {0};
+    AUTO(line_close) line t = {0};
     err e = {0};
     line_open(&t, JOURNAL);
     prompt(&t, 30, &rng);
@@ -391,7 +385,6 @@ TEST(recurrent_snapshots_are_exact_and_fit_one_position)
     }
     kv_snapshot_drop(early);
     kv_snapshot_drop(k);
-    line_close(&t);
 }
 
 /* A device that computes prompts in blocks keeps a started one. Snapshots have it where they are
@@ -412,7 +405,7 @@ TEST(recurrent_blocks_of_prompts_are_kept_and_forgotten)
                               .rows_max = CHUNK,
                               .dev = {&blocks, &toy[1]}};
     uint64_t rng = test_seed();
-    line t = {0};
+    AUTO(line_close) line t = {0};
     err e = {0};
     CHECK_OK(kv_layout_init(&t.l, &w, &e), e);
     CHECK_OK(kv_open(&t.c, &blocks, &t.l, &e), e);
@@ -443,14 +436,13 @@ TEST(recurrent_blocks_of_prompts_are_kept_and_forgotten)
     kv_reset(&t.c);
     for (size_t i = 0; i < RECUR_BLOCK_HEAD; i++)
         CHECK_EQ(block[i], 0);
-    line_close(&t);
 }
 
 TEST(recurrent_snapshot_files_are_exact_and_damage_is_found)
 {
     uint64_t rng = test_seed(), n_bytes;
     const char *path = test_temp("states.carat-kv");
-    line t = {0}, other = {0};
+    AUTO(line_close) line t = {0}, other = {0};
     kv_snapshot *k = NULL;
     err e = {0};
     line_open(&t, JOURNAL);
@@ -492,8 +484,6 @@ TEST(recurrent_snapshot_files_are_exact_and_damage_is_found)
     CHECK_OK(kv_snapshot_read(path, &id, &other.l, &k, &e), e);
     kv_snapshot_drop(k);
     str_free(&id.layout);
-    line_close(&other);
-    line_close(&t);
 }
 
 TEST(recurrent_layouts_are_planned_to_the_byte)

@@ -432,9 +432,8 @@ TEST(residency_numbers_the_keys_of_its_pages)
 
 static status open_and_free(void *arg, err *e)
 {
-    residency r;
+    AUTO(residency_free) residency r;
     status st = residency_init(&r, arg, e);
-    residency_free(&r);
     return st;
 }
 

@@ -2,6 +2,8 @@
  * files that are refused (tools/audio_fixture.py). */
 #include "model/audio_test_int.h"
 
+RELEASED_AT(device_close, device)
+
 static const char *const kinds[] = {"reference", "portable", "avx2", "avx512", "neon"};
 enum { N_KINDS = 5 };
 
@@ -37,13 +39,12 @@ TEST(audio_soft_tokens_are_those_of_transformers)
         if (!d)
             continue;
         for (int32_t i = 0; i < n; i++) {
-            model m;
+            AUTO(model_free) model m;
             sound_open(&m, sound_file(c[i].size, "f32", NULL), d);
             int32_t end = i;
             while (end < n && !strcmp(c[end].size, c[i].size))
                 compare(&m, d, &c[end++], kinds[kind]);
             i = end - 1;
-            model_free(&m);
         }
         device_close(d);
         n_kinds++;
@@ -61,7 +62,7 @@ static status encode_once(void *arg, err *e)
 
 TEST(audio_refuses_what_it_cannot_encode)
 {
-    device *d = open_kind(0);
+    AUTO_PTR(device_close) device *d = open_kind(0);
     model m;
     int32_t n = 7;
     audio_memory need;
@@ -90,5 +91,4 @@ TEST(audio_refuses_what_it_cannot_encode)
              e);
     CHECK_STATUS(model_bind_audio(&m, &g, &e), E_UNSUPPORTED);
     CHECK(strstr(e.text, "has no audio tower"));
-    device_close(d);
 }

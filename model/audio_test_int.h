@@ -63,8 +63,8 @@ static inline float *sound_rows(const model *m, device *d, int32_t seed, int32_t
     err e = {0};
     CHECK_OK(audio_tokens(m, n_samples, n, &e), e);
     CHECK_OK(audio_plan(m, d, n_samples, &need, &e), e);
-    float *x = mem_alloc((size_t)n_samples * sizeof *x);
-    float *features = mem_alloc(audio_feature_count(m, n_samples) * sizeof *features);
+    AUTO_MEM float *x = mem_alloc((size_t)n_samples * sizeof *x);
+    AUTO_MEM float *features = mem_alloc(audio_feature_count(m, n_samples) * sizeof *features);
     float *soft = mem_alloc((size_t)*n * (size_t)audio_of(m)->n_out * sizeof *soft);
     size_t n_bytes = audio_room(&need);
     void *room = d->alloc(d, n_bytes);
@@ -75,8 +75,6 @@ static inline float *sound_rows(const model *m, device *d, int32_t seed, int32_t
     e = (err){0};
     CHECK_OK(audio_encode(m, d, features, n_samples, room, n_bytes, soft, &e), e);
     d->release(d, room, n_bytes);
-    mem_free(x);
-    mem_free(features);
     return soft;
 }
 
@@ -87,7 +85,7 @@ static inline void sound_distance(const model *m, device *d, const sound_case *c
 {
     double squares = 0;
     int32_t n;
-    float *soft = sound_rows(m, d, c->seed, c->n_samples, &n);
+    AUTO_MEM float *soft = sound_rows(m, d, c->seed, c->n_samples, &n);
     CHECK_EQ(n, c->n);
     *worst = 0;
     for (int32_t i = 0; i < c->n * c->width; i++) {
@@ -96,7 +94,6 @@ static inline void sound_distance(const model *m, device *d, const sound_case *c
         squares += apart * apart;
     }
     *rms = sqrt(squares / (c->n * c->width));
-    mem_free(soft);
 }
 
 #endif

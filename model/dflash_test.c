@@ -176,17 +176,17 @@ TEST(dflash_computation_is_that_of_transformers)
     enum { SLOTS = DF_BLOCK - 1 };
     static const int32_t contexts[] = {1, 5, 12, 13, 40};
     static const int n = sizeof contexts / sizeof *contexts;
-    char *want;
+    AUTO_MEM char *want;
     size_t n_bytes;
     err e = {0};
     CHECK_OK(
         file_read_all(test_path("tests/data/drafters/dflash.f32"), 1 << 20, &want, &n_bytes, &e),
         e);
     CHECK_EQ(n_bytes, (size_t)n * SLOTS * DF_VOCAB * 4);
-    float *embd = df_draw("target.embd", DF_EMBD, DF_VOCAB);
-    float *head = df_draw("target.head", DF_EMBD, DF_VOCAB);
+    AUTO_MEM float *embd = df_draw("target.embd", DF_EMBD, DF_VOCAB);
+    AUTO_MEM float *head = df_draw("target.head", DF_EMBD, DF_VOCAB);
     for (int i = 0; i < n; i++) {
-        float *features = df_draw("features", 1, contexts[i] * DF_FEATURES * DF_EMBD);
+        AUTO_MEM float *features = df_draw("features", 1, contexts[i] * DF_FEATURES * DF_EMBD);
         const df_block b = {.features = features,
                             .n_ctx = contexts[i],
                             .embd = embd,
@@ -204,11 +204,7 @@ TEST(dflash_computation_is_that_of_transformers)
                       "%d rows, slot %d, token %d: %.7g, not %.7g", contexts[i], k / DF_VOCAB,
                       k % DF_VOCAB, logp[k], (double)w);
         }
-        mem_free(features);
     }
-    mem_free(embd);
-    mem_free(head);
-    mem_free(want);
 }
 
 static const df_options variants[] = {
@@ -451,7 +447,7 @@ TEST(dflash_files_of_no_use_are_refused)
 
 TEST(dflash_of_another_width_is_refused)
 {
-    model t, m;
+    AUTO(model_free) model t, m;
     gguf g;
     err e = {0};
     open_target(&t, NULL);
@@ -460,8 +456,6 @@ TEST(dflash_of_another_width_is_refused)
     CHECK_OK(model_bind(&m, &g, &e), e);
     CHECK_STATUS(dflash_attach(&m, &t, &e), E_ARG);
     CHECK(strstr(e.text, "drafts for a model of width 64, and"));
-    model_free(&m);
-    model_free(&t);
 }
 
 static status open_and_close(void *arg, err *e)
@@ -500,7 +494,7 @@ TEST(dflash_every_allocation_may_fail)
 TEST(dflash_cut_files_are_refused)
 {
     const char *path = df_write(&(df_options){.laguna = true, .type = NUM_Q8_0}, "whole.gguf");
-    file_map map;
+    AUTO(file_map_close) file_map map;
     err e = {0};
     CHECK_OK(file_map_open(&map, path, false, NULL, NULL, &e), e);
     for (uint64_t n = 0; n < map.n_bytes; n += n < 4096 ? 61 : 4001) {
@@ -515,5 +509,4 @@ TEST(dflash_cut_files_are_refused)
         CHECK_MSG(st && *why.text, "%llu bytes", (unsigned long long)n);
         mem_free(part);
     }
-    file_map_close(&map);
 }

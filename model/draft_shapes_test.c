@@ -37,9 +37,9 @@ TEST(draft_shapes_have_the_published_counts)
                 {"dflash-tiny-dspark", 40, 0, 0},
                 {"mtp-tiny-ordered", 51, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         int32_t n;
-        shape_tensor *t = listed(want[i].name, &s, &n);
+        AUTO_MEM shape_tensor *t = listed(want[i].name, &s, &n);
         double params = 0, bytes = 0;
         CHECK_MSG(n == want[i].n, "%s has %d tensors", want[i].name, n);
         const weight_mix *mix = weight_mix_named(s->family->mix);
@@ -57,8 +57,6 @@ TEST(draft_shapes_have_the_published_counts)
         if (want[i].q8_bytes > 0)
             CHECK_MSG(fabs(bytes * 1e-6 / want[i].q8_bytes - 1) < 0.08, "%s: %g bytes",
                       want[i].name, bytes);
-        mem_free(t);
-        mem_free(s);
     }
 }
 
@@ -82,22 +80,20 @@ TEST(draft_shapes_keep_the_types_of_sensitive_tensors)
         {"mtp-e4b", "blk.3.layer_output_scale.weight", NUM_F32, NUM_F32},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         int32_t n, at = 0;
-        shape_tensor *t = listed(want[i].size, &s, &n);
+        AUTO_MEM shape_tensor *t = listed(want[i].size, &s, &n);
         while (at < n && strcmp(t[at].name, want[i].tensor) != 0)
             at++;
         CHECK_MSG(at < n, "%s", want[i].tensor);
         CHECK_EQ(weight_mix_type(weight_mix_named("q8_0"), t, n, at), want[i].q8);
         CHECK_EQ(weight_mix_type(weight_mix_named("q4_k_m"), t, n, at), want[i].q4);
-        mem_free(t);
-        mem_free(s);
     }
 }
 
 TEST(draft_shapes_check_names_what_is_wrong)
 {
-    model_shape *s;
+    AUTO_MEM model_shape *s;
     err e = {0};
     CHECK_OK(shape_named("dflash-31b", &s, &e), e);
     ((dflash_shape *)s)->feature[5] = 60;
@@ -111,5 +107,4 @@ TEST(draft_shapes_check_names_what_is_wrong)
     CHECK_STR(e.text, "config.json: 262145 tokens do not make 2048 clusters of equal size, "
                       "32 of them used");
     CHECK(!s->family->dialect(s, "lucebox"));
-    mem_free(s);
 }

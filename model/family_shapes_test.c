@@ -40,16 +40,14 @@ TEST(family_shapes_have_the_published_counts)
                 {"gpt-oss-20b", 459, 20914.8},       {"gpt-oss-120b", 687, 116829.2},
                 {"mmproj-31b", 356, 575.7},          {"mmproj-26b", 356, 572.8}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         int32_t n;
-        shape_tensor *t = list_of(want[i].name, &s, &n);
+        AUTO_MEM shape_tensor *t = list_of(want[i].name, &s, &n);
         double total = 0;
         CHECK_EQ(n, want[i].tensors);
         for (int32_t k = 0; k < n; k++)
             total += (double)(t[k].ne[0] * t[k].ne[1] * t[k].ne[2] * t[k].ne[3]);
         CHECK_NEAR(total * 1e-6 / want[i].total, 1, 3e-4);
-        mem_free(t);
-        mem_free(s);
     }
 }
 
@@ -98,9 +96,9 @@ TEST(mixes_of_few_bits_are_those_of_llama_cpp)
         {"e4b", "iq3_s", {{NUM_IQ3_S, 336}, {NUM_Q4_K, 42}, {NUM_Q6_K, 2}}},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         int32_t n, count[NUM_TYPE_END] = {0};
-        shape_tensor *t = list_of(want[i].size, &s, &n);
+        AUTO_MEM shape_tensor *t = list_of(want[i].size, &s, &n);
         for (int32_t k = 0; k < n; k++)
             count[weight_mix_type(weight_mix_named(want[i].mix), t, n, k)]++;
         for (int k = 0; k < 5 && want[i].of[k].n; k++) {
@@ -108,18 +106,16 @@ TEST(mixes_of_few_bits_are_those_of_llama_cpp)
             CHECK_MSG(count[of] == want[i].of[k].n, "%s in %s: %d of %s", want[i].size, want[i].mix,
                       count[of], num_name(of));
         }
-        mem_free(t);
-        mem_free(s);
     }
 }
 
 /* The official Q4_K_M file of Laguna XS-2.1: 379 Q4_K, 60 Q6_K, 239 F32, 20,274,300,032 bytes. */
 TEST(laguna_xs_has_the_types_of_the_published_file)
 {
-    model_shape *s;
+    AUTO_MEM model_shape *s;
     int32_t n, count[NUM_TYPE_END] = {0};
     uint64_t bytes = 0;
-    shape_tensor *t = list_of("laguna-xs", &s, &n);
+    AUTO_MEM shape_tensor *t = list_of("laguna-xs", &s, &n);
     for (int32_t k = 0; k < n; k++) {
         num_type type = weight_mix_type(weight_mix_named("q4_k_m"), t, n, k);
         uint64_t row = 0;
@@ -131,13 +127,11 @@ TEST(laguna_xs_has_the_types_of_the_published_file)
     CHECK_EQ(count[NUM_Q6_K], 60);
     CHECK_EQ(count[NUM_F32], 239);
     CHECK(bytes > 20.2e9 && bytes < 20.3e9);
-    mem_free(t);
-    mem_free(s);
 }
 
 TEST(family_shape_checks_name_what_is_wrong)
 {
-    model_shape *s;
+    AUTO_MEM model_shape *s;
     err e = {0};
     CHECK_OK(shape_named("qwen3-0.6b", &s, &e), e);
     ((qwen3_shape *)s)->n_head_kv[3] = 7;
@@ -156,5 +150,4 @@ TEST(family_shape_checks_name_what_is_wrong)
     ((qwen35_shape *)s)->head_dim = 255;
     CHECK_STATUS(s->family->check(s, "config.json", &e), E_ARG);
     CHECK_STR(e.text, "config.json: the head size 255 is odd: expected an even number");
-    mem_free(s);
 }

@@ -50,7 +50,7 @@ static status bind_of(const sizes *s, err *e)
     static tensors t;
     uint64_t vocab = s->n_clusters ? (uint64_t)s->n_clusters : 4;
     gguf g = {0};
-    model m = {0};
+    AUTO(model_free) model m = {0};
     if (!*path)
         snprintf(path, sizeof path, "%s", test_temp("limits.gguf"));
     t = (tensors){.n = 0};
@@ -81,7 +81,6 @@ static status bind_of(const sizes *s, err *e)
     status st = model_bind(&m, &g, e);
     if (!st)
         CHECK_EQ(m.n_layer, s->n_layer);
-    model_free(&m);
     return st;
 }
 

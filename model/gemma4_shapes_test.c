@@ -32,14 +32,13 @@ TEST(gemma4_shapes_have_the_published_tensor_counts)
     for (int i = 0; i < 5; i++) {
         gemma4_shape s;
         int32_t n;
-        shape_tensor *t = list_of(all[i], &s, &n);
+        AUTO_MEM shape_tensor *t = list_of(all[i], &s, &n);
         double used = 0;
         CHECK_EQ(n, want[i]);
         for (int32_t k = 0; k < n; k++)
             if (!t[k].unused_kv && t[k].role != ROLE_ROPE_FACTORS)
                 used += (double)(t[k].ne[0] * t[k].ne[1] * t[k].ne[2]);
         CHECK_NEAR(used * 1e-6, total[i], 0.7);
-        mem_free(t);
     }
     gemma4_shape s;
     CHECK(!gemma4_shape_named("27b", &s));
@@ -59,7 +58,7 @@ TEST(gemma4_shapes_stock_q4_k_m_counts)
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         gemma4_shape s;
         int32_t n, count[NUM_TYPE_END] = {0};
-        shape_tensor *t = list_of(want[i].name, &s, &n);
+        AUTO_MEM shape_tensor *t = list_of(want[i].name, &s, &n);
         for (int32_t k = 0; k < n; k++)
             count[weight_mix_type(weight_mix_named("q4_k_m"), t, n, k)]++;
         CHECK_EQ(count[NUM_F32], want[i].f32);
@@ -68,7 +67,6 @@ TEST(gemma4_shapes_stock_q4_k_m_counts)
         CHECK_EQ(count[NUM_Q5_0], want[i].q5_0);
         CHECK_EQ(count[NUM_Q8_0], want[i].q8_0);
         CHECK_EQ(count[NUM_BF16], want[i].bf16);
-        mem_free(t);
     }
 }
 
@@ -81,13 +79,12 @@ TEST(gemma4_mixes_fit_every_shape)
         for (int i = 0; i < N_ALL; i++) {
             gemma4_shape s;
             int32_t n;
-            shape_tensor *t = list_of(all[i], &s, &n);
+            AUTO_MEM shape_tensor *t = list_of(all[i], &s, &n);
             CHECK(weight_mix_named(m));
             for (int32_t k = 0; k < n; k++) {
                 const num_format *f = num_format_of(weight_mix_type(weight_mix_named(m), t, n, k));
                 CHECK(f && f->encode && t[k].ne[0] % (uint64_t)f->block_n == 0);
             }
-            mem_free(t);
         }
     CHECK_EQ(n_mixes, 22);
     CHECK(weight_mix_named("Q4_K_M") == weight_mix_named("q4_k_m"));

@@ -16,8 +16,8 @@ enum { CTX = 160, MOST = 2 };
 /* What a session computes over the whole prompt, at a chunk. mem_free. */
 static float *logits_of(const fidelity *f, const char *path, carat_model_options o, int32_t chunk)
 {
-    carat_model *m;
-    carat_session *s;
+    AUTO_MODEL *m;
+    AUTO_SESSION *s;
     err e = {0};
     size_t n = (size_t)f->n_tokens * (size_t)f->n_vocab;
     float *x = mem_calloc(n, sizeof *x);
@@ -26,8 +26,6 @@ static float *logits_of(const fidelity *f, const char *path, carat_model_options
     CHECK_OK(carat_model_open(path, &o, &m, &e), e);
     CHECK_OK(carat_session_open(m, &so, &s, &e), e);
     CHECK_OK(carat_append(s, f->tokens, f->n_tokens, true, x, &e), e);
-    carat_session_close(s);
-    carat_model_close(m);
     return x;
 }
 
@@ -46,10 +44,10 @@ static void check_merged(const char *name, const lora_recipe *r, int n_recipes, 
                          const char *isa)
 {
     static const char *const adapters[MOST] = {"a.gguf", "b.gguf"};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, name);
     char *base = mem_strdup(fidelity_write(&f, NULL)), *path[MOST] = {NULL};
-    char *merged = mem_strdup(test_temp("merged.gguf"));
+    AUTO_MEM char *merged = mem_strdup(test_temp("merged.gguf"));
     carat_lora loras[MOST];
     for (int i = 0; i < n_recipes; i++) {
         path[i] = mem_strdup(test_temp(adapters[i]));
@@ -80,8 +78,6 @@ static void check_merged(const char *name, const lora_recipe *r, int n_recipes, 
     for (int i = 0; i < n_recipes; i++)
         mem_free(path[i]);
     mem_free(base);
-    mem_free(merged);
-    fidelity_close(&f);
 }
 
 /* One of each forward pass, and of each kind of layer. */
@@ -137,13 +133,13 @@ static void check_refused(const char *base, const lora_recipe *r, carat_status w
 TEST(lora_of_keys_that_a_model_leaves_out_has_no_effect)
 {
     static const char *const only[] = {"attn_k.weight", "attn_v.weight", "blk.9.attn_k.weight"};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, "e2b");
     size_t n = (size_t)f.n_tokens * (size_t)f.n_vocab;
     for (int i = 0; i < 3; i++) {
         float *x[3];
         lora_recipe r = {.rank = 4, .alpha = 8, .seed = 3, .only = only[i]};
-        char *base = mem_strdup(fidelity_write(&f, &(fidelity_file){.unused_kv = true}));
+        AUTO_MEM char *base = mem_strdup(fidelity_write(&f, &(fidelity_file){.unused_kv = true}));
         lora_rig_adapter(base, test_temp("all.gguf"), &r);
         lora_rig_merge(base, test_temp("merged.gguf"), &r, &(float){1}, 1);
         const carat_lora l = {test_temp("all.gguf"), 1};
@@ -161,9 +157,7 @@ TEST(lora_of_keys_that_a_model_leaves_out_has_no_effect)
             check_refused(base, &wide, E_FORMAT, "of another model?");
         for (int k = 0; k < 3; k++)
             mem_free(x[k]);
-        mem_free(base);
     }
-    fidelity_close(&f);
 }
 
 TEST(lora_of_another_kind_is_refused)
@@ -208,13 +202,13 @@ TEST(lora_of_another_kind_is_refused)
 #undef GOOD
     fidelity f;
     fidelity_open(&f, "qwen3");
-    char *base = mem_strdup(fidelity_write(&f, NULL));
+    AUTO_MEM char *base = mem_strdup(fidelity_write(&f, NULL));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         check_refused(base, &bad[i].r, bad[i].st, bad[i].says);
     fidelity_close(&f);
     /* A pair for a tensor that the model lacks; the same names in a model of other widths. */
     fidelity_open(&f, "qwen3-yarn");
-    char *other = mem_strdup(fidelity_write(&f, NULL));
+    AUTO_MEM char *other = mem_strdup(fidelity_write(&f, NULL));
     const lora_recipe r = {.rank = 4, .alpha = 8, .seed = 3};
     carat_model *m = NULL;
     err e = {0};
@@ -225,6 +219,4 @@ TEST(lora_of_another_kind_is_refused)
     printf("  %s\n", e.text);
     CHECK(strstr(e.text, "of another model?") || strstr(e.text, "no such weight"));
     fidelity_close(&f);
-    mem_free(base);
-    mem_free(other);
 }

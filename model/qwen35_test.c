@@ -19,7 +19,7 @@ TEST(qwen35_shapes_have_the_tensors_of_published_files)
                  {"qwen3.6-35b-a3b", true, 753, 0},  {"qwen3.5-2b", false, 320, 0},
                  {"qwen3.5-2b", true, 335, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        model_shape *s;
+        AUTO_MEM model_shape *s;
         err e = {0};
         double total = 0;
         CHECK_OK(shape_named(sizes[i].name, &s, &e), e);
@@ -27,7 +27,7 @@ TEST(qwen35_shapes_have_the_tensors_of_published_files)
             CHECK_EQ(s->family->set_nextn(s, 1), 0);
         CHECK_OK(s->family->check(s, sizes[i].name, &e), e);
         int32_t n = s->family->list(s, NULL, 0);
-        shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+        AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
         CHECK(list);
         s->family->list(s, list, n);
         for (int32_t k = 0; k < n; k++)
@@ -35,8 +35,6 @@ TEST(qwen35_shapes_have_the_tensors_of_published_files)
         CHECK_EQ(n, sizes[i].n_tensors);
         CHECK_MSG(sizes[i].billions == 0 || fabs(total / 1e9 - sizes[i].billions) < 0.006, "%s: %g",
                   sizes[i].name, total);
-        mem_free(list);
-        mem_free(s);
     }
 }
 
@@ -81,7 +79,7 @@ TEST(qwen35_files_that_are_something_else_are_refused)
         {{.drop = "blk.0.ssm_dt.bias"}, "blk.0.ssm_dt.bias is missing"},
         {{.drop = "qwen35.ssm.inner_size"}, "qwen35.ssm.inner_size is missing"},
     };
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     model m;
     err e;
     fidelity_open(&f, "qwen35");
@@ -94,14 +92,13 @@ TEST(qwen35_files_that_are_something_else_are_refused)
                   cases[i].words);
         CHECK_MSG(strstr(e.text, cases[i].words), "case %zu: %s", i, e.text);
     }
-    fidelity_close(&f);
 }
 
 /* A file with an MTP layer counts it in block_count; its tensors are not asked for. */
 TEST(qwen35_mtp_layers_are_not_layers)
 {
-    fidelity f;
-    model m;
+    AUTO(fidelity_close) fidelity f;
+    AUTO(model_free) model m;
     err e = {0};
     fidelity_open(&f, "qwen35");
     const char *from = fidelity_write(&f, NULL), *nine = test_temp("nine.gguf");
@@ -114,6 +111,4 @@ TEST(qwen35_mtp_layers_are_not_layers)
                           &m, &e),
              e);
     CHECK_EQ(m.n_layer, 8);
-    model_free(&m);
-    fidelity_close(&f);
 }

@@ -18,13 +18,12 @@ static status bind_with(const char *base, const char *add, err *e)
 {
     static char path[1024];
     gguf g = {0};
-    model m = {0};
+    AUTO(model_free) model m = {0};
     if (!*path)
         snprintf(path, sizeof path, "%s", test_temp("more.gguf"));
     doctor_gguf(base, path, &(doctor_change){.add = add});
     CHECK_OK(gguf_open(&g, path, false, NULL, NULL, e), *e);
     status st = model_bind(&m, &g, e);
-    model_free(&m);
     return st;
 }
 

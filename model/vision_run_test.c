@@ -1,6 +1,8 @@
 /* vision_run_test.c - soft tokens against transformers' towers, on every instruction set. */
 #include "model/vision_test_int.h"
 
+RELEASED_AT(device_close, device)
+
 static const char *const kinds[] = {"reference", "portable", "avx2", "avx512", "neon"};
 enum { N_KINDS = 5 };
 
@@ -27,7 +29,7 @@ TEST(vision_soft_tokens_are_those_of_transformers)
         if (!d)
             continue;
         for (int32_t i = 0; i < SOFT_CASES; i++) {
-            model m;
+            AUTO(model_free) model m;
             soft_open(&m, soft_file(c[i].size, "f32", NULL), d);
             int32_t end = i;
             for (; end < SOFT_CASES && !strcmp(c[end].size, c[i].size); end++) {
@@ -36,7 +38,6 @@ TEST(vision_soft_tokens_are_those_of_transformers)
                           c[end].seed, kinds[kind], worst);
             }
             i = end - 1;
-            model_free(&m);
         }
         device_close(d);
         n_kinds++;
@@ -56,8 +57,8 @@ static status encode_once(void *arg, err *e)
 
 TEST(vision_refuses_what_it_cannot_encode)
 {
-    device *d = open_kind(0);
-    model m;
+    AUTO_PTR(device_close) device *d = open_kind(0);
+    AUTO(model_free) model m;
     vision_memory need;
     err e = {0};
     image_grid g = {.cols = 129, .rows = 3, .n_patches = 387, .n_tokens = 43};
@@ -79,6 +80,4 @@ TEST(vision_refuses_what_it_cannot_encode)
     CHECK_EQ(need.key_bytes, 0);
     g.cols = 41;
     CHECK_STATUS(vision_check(&m, &g, &e), E_LIMIT);
-    model_free(&m);
-    device_close(d);
 }

@@ -58,9 +58,9 @@ static inline void soft_open(model *m, const char *path, device *d)
 /* Soft tokens of the case's picture, in room that is exactly as planned. mem_free. */
 static inline float *soft_rows(const model *m, device *d, const soft_case *c, image_grid *g)
 {
-    image picture;
+    AUTO(image_free) image picture;
     image_rule rule;
-    float *patches;
+    AUTO_MEM float *patches;
     vision_memory need;
     err e = {0};
     test_picture(&picture, c->seed, c->w, c->h);
@@ -74,8 +74,6 @@ static inline float *soft_rows(const model *m, device *d, const soft_case *c, im
     CHECK_STATUS(vision_encode(m, d, g, patches, room, n_bytes - 1, soft, &e), E_MEMORY);
     CHECK_OK(vision_encode(m, d, g, patches, room, n_bytes, soft, &e), e);
     d->release(d, room, n_bytes);
-    mem_free(patches);
-    image_free(&picture);
     return soft;
 }
 
@@ -84,13 +82,12 @@ static inline double soft_distance(const model *m, device *d, const soft_case *c
 {
     image_grid g;
     double worst = 0;
-    float *soft = soft_rows(m, d, c, &g);
+    AUTO_MEM float *soft = soft_rows(m, d, c, &g);
     CHECK_EQ(g.n_tokens, c->n);
     for (int32_t i = 0; i < c->n * c->width; i++) {
         double apart = fabs((double)soft[i] - c->want[i]);
         worst = apart > worst || isnan(apart) ? apart : worst;
     }
-    mem_free(soft);
     return worst;
 }
 

@@ -106,7 +106,7 @@ TEST(num_names_and_sizes)
 
 TEST(num_agrees_with_the_reference_blocks)
 {
-    char *bytes;
+    AUTO_PTR(free) char *bytes;
     size_t n_bytes;
     err e = {0};
     CHECK_OK(file_read_all(test_path("tests/data/num.bin"), 1 << 20, &bytes, &n_bytes, &e), e);
@@ -134,7 +134,6 @@ TEST(num_agrees_with_the_reference_blocks)
         n_records++;
     }
     CHECK(n_records > 60);
-    free(bytes);
 }
 
 /* Signal to noise in dB over rows of 256. kind 0: Gaussian, 1: Laplace. */

@@ -32,11 +32,10 @@ static double tolerance(const char *name)
 static void check_mel(const float *x, int64_t n, const float **want, double tol, const char *name)
 {
     int64_t rows = mel_length(n);
-    float *out = mem_alloc((size_t)(rows * MEL_BINS + 1) * sizeof *out);
+    AUTO_MEM float *out = mem_alloc((size_t)(rows * MEL_BINS + 1) * sizeof *out);
     mel_rows(out, x, n);
     check_near(out, *want, rows * MEL_BINS, tol, name);
     *want += rows * MEL_BINS;
-    mem_free(out);
 }
 
 TEST(sound_of_files_and_its_spectra_are_the_reference_s)
@@ -45,14 +44,15 @@ TEST(sound_of_files_and_its_spectra_are_the_reference_s)
     FILE *f = fopen(test_path("tests/data/sounds/decode.txt"), "r");
     size_t n_samples, n_mel, n;
     char name[64], what[16];
-    float *samples = (float *)(void *)read_file("tests/data/sounds", "samples.f32", &n_samples);
-    float *mel = (float *)(void *)read_file("tests/data/sounds", "mel.f32", &n_mel);
+    AUTO_MEM float *samples =
+        (float *)(void *)read_file("tests/data/sounds", "samples.f32", &n_samples);
+    AUTO_MEM float *mel = (float *)(void *)read_file("tests/data/sounds", "mel.f32", &n_mel);
     const float *at = samples, *row = mel;
     int n_read = 0, n_refused = 0;
     CHECK(f);
     while (fscanf(f, "%63s %15s", name, what) == 2) {
-        char *bytes = read_file("fuzz/corpus/sound", name, &n);
-        sound s = {0};
+        AUTO_MEM char *bytes = read_file("fuzz/corpus/sound", name, &n);
+        AUTO(sound_free) sound s = {0};
         err e = {0};
         if (!strcmp(what, "refused")) {
             CHECK_MSG(sound_decode(&s, bytes, n, name, &e), "%s is read", name);
@@ -68,8 +68,6 @@ TEST(sound_of_files_and_its_spectra_are_the_reference_s)
             at += s.n;
             n_read++;
         }
-        sound_free(&s);
-        mem_free(bytes);
     }
     fclose(f);
     CHECK_EQ((char *)at - (char *)samples, (long long)n_samples);
@@ -80,8 +78,6 @@ TEST(sound_of_files_and_its_spectra_are_the_reference_s)
     }
     CHECK_EQ((char *)row - (char *)mel, (long long)n_mel);
     CHECK(n_read >= 22 && n_refused >= 17);
-    mem_free(samples);
-    mem_free(mel);
 }
 
 /* What a file of the corpus is refused with. */
@@ -90,10 +86,9 @@ static const char *refusal(const char *name, status want)
     static err e;
     size_t n;
     sound s = {0};
-    char *bytes = read_file("fuzz/corpus/sound", name, &n);
+    AUTO_MEM char *bytes = read_file("fuzz/corpus/sound", name, &n);
     e = (err){0};
     CHECK_STATUS(sound_decode(&s, bytes, n, name, &e), want);
-    mem_free(bytes);
     return e.text;
 }
 
@@ -137,7 +132,7 @@ TEST(sound_that_is_refused_is_named)
 TEST(resampling_in_pieces_is_that_of_one_piece)
 {
     static const int32_t rates[] = {8000, 16000, 44100, 48000, 12345, 192000, 384000};
-    float *x = mem_alloc(20000 * sizeof *x);
+    AUTO_MEM float *x = mem_alloc(20000 * sizeof *x);
     test_sound(x, 3, 20000);
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         sound whole = {0}, pieces = {0};
@@ -160,7 +155,6 @@ TEST(resampling_in_pieces_is_that_of_one_piece)
         sound_free(&whole);
         sound_free(&pieces);
     }
-    mem_free(x);
 }
 
 /* A tone keeps its height, and one above half the rate is gone. */
@@ -169,7 +163,7 @@ TEST(resampling_keeps_what_the_lower_rate_holds)
     static const struct {
         double hz, loud;
     } tones[] = {{100, 1}, {7000, 1}, {8600, 0}, {20000, 0}};
-    float *x = mem_alloc(48000 * sizeof *x);
+    AUTO_MEM float *x = mem_alloc(48000 * sizeof *x);
     for (size_t i = 0; i < sizeof tones / sizeof *tones; i++) {
         sound s = {0};
         resampler *r;
@@ -186,27 +180,24 @@ TEST(resampling_keeps_what_the_lower_rate_holds)
         sound_free(&s);
         resampler_free(r);
     }
-    mem_free(x);
 }
 
 static status decode_once(void *arg, err *e)
 {
     size_t n;
-    sound s = {0};
+    AUTO(sound_free) sound s = {0};
     char *bytes = arg;
     memcpy(&n, bytes, sizeof n);
     status st = sound_decode(&s, bytes + sizeof n, n, "x", e);
-    sound_free(&s);
     return st;
 }
 
 TEST(sound_survives_failed_allocations)
 {
     size_t n;
-    char *bytes = read_file("fuzz/corpus/sound", "rate-44100", &n), *arg = mem_alloc(n + sizeof n);
+    AUTO_MEM char *bytes = read_file("fuzz/corpus/sound", "rate-44100", &n),
+                  *arg = mem_alloc(n + sizeof n);
     memcpy(arg, &n, sizeof n);
     memcpy(arg + sizeof n, bytes, n);
     test_every_allocation(decode_once, arg);
-    mem_free(arg);
-    mem_free(bytes);
 }

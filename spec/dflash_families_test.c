@@ -47,7 +47,7 @@ PLAIN_TEST(dflash_answers_of_other_families_are_those_without_drafts)
 {
     for (int k = 0; k < KINDS; k++) {
         files f;
-        pair p;
+        AUTO(pair_close) pair p;
         uint64_t rng = test_seed();
         write_files(&f, k);
         pair_open_of(&p, f.target, f.draft, (carat_session_options){.chunk = 24});
@@ -60,7 +60,6 @@ PLAIN_TEST(dflash_answers_of_other_families_are_those_without_drafts)
             pair_same(&p, kinds[k].draft, trial);
         }
         CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
-        pair_close(&p);
     }
 }
 
@@ -86,9 +85,9 @@ TEST(dflash_drafts_of_other_families_do_not_depend_on_passes)
     for (int k = 0; k < KINDS; k++) {
         files f;
         uint64_t rng = test_seed();
-        carat_model *m;
-        carat_session *s;
-        carat_snapshot *kept;
+        AUTO_MODEL *m;
+        AUTO_SESSION *s;
+        AUTO_PTR(carat_snapshot_free) carat_snapshot *kept;
         proposal want, got;
         int32_t id[LONG], other[20];
         err e = {0};
@@ -121,9 +120,6 @@ TEST(dflash_drafts_of_other_families_do_not_depend_on_passes)
         CHECK_OK(carat_append(s, id, LONG - 1, false, NULL, &e), e);
         propose(s, id, LONG, &got);
         CHECK(memcmp(&got, &want, sizeof got) != 0);
-        carat_snapshot_free(kept);
-        carat_session_close(s);
-        carat_model_close(m);
     }
 }
 

@@ -268,7 +268,7 @@ PLAIN_TEST(dflash_scratch_is_enough_for_any_number_of_timelines)
     static const int32_t counts[] = {1, 2, 5, 11, MANY};
     static proposal p[MANY];
     for (int k = 0; k < KINDS; k++) {
-        drafting *x = mem_calloc(1, sizeof *x);
+        AUTO_MEM drafting *x = mem_calloc(1, sizeof *x);
         draft_state *s[MANY];
         draft_ask ask[MANY];
         int32_t id[4] = {1, 2, 3, 4}, row[2] = {0, 1};
@@ -295,7 +295,6 @@ PLAIN_TEST(dflash_scratch_is_enough_for_any_number_of_timelines)
             draft_dflash.state_close(x->d, s[i]);
         draft_dflash.close(x->d);
         close_model(x);
-        mem_free(x);
     }
 }
 
@@ -436,7 +435,7 @@ TEST(dflash_forgets_what_was_cut)
 TEST(dflash_takes_the_planned_memory)
 {
     for (int k = 0; k < KINDS; k++) {
-        drafting *x = mem_calloc(1, sizeof *x);
+        AUTO_MEM drafting *x = mem_calloc(1, sizeof *x);
         err e = {0};
         CHECK(x);
         open_model(x, &kinds[k]);
@@ -451,7 +450,6 @@ TEST(dflash_takes_the_planned_memory)
         draft_dflash.state_close(x->d, x->s[0]);
         draft_dflash.close(x->d);
         close_model(x);
-        mem_free(x);
     }
 }
 
@@ -479,17 +477,16 @@ static status open_and_close(void *arg, err *e)
 
 TEST(dflash_drafter_every_allocation_may_fail)
 {
-    drafting *x = mem_calloc(1, sizeof *x);
+    AUTO_MEM drafting *x = mem_calloc(1, sizeof *x);
     CHECK(x);
     open_model(x, &kinds[2]);
     test_every_allocation(open_and_close, x);
     close_model(x);
-    mem_free(x);
 }
 
 TEST(dflash_takes_no_other_model)
 {
-    drafting *x = mem_calloc(1, sizeof *x);
+    AUTO_MEM drafting *x = mem_calloc(1, sizeof *x);
     gguf g;
     draft_model *m;
     err e = {0};
@@ -499,5 +496,4 @@ TEST(dflash_takes_no_other_model)
     CHECK_STATUS(draft_model_open(&draft_dflash, &x->target, &g, &m, &e), E_ARG);
     CHECK(strstr(e.text, "is no DFlash drafter") && !m);
     close_model(x);
-    mem_free(x);
 }

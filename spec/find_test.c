@@ -48,11 +48,10 @@ static void bind_target(model *m, const char *path)
 static const char *told(const char *wish, const model *target, const char *target_path)
 {
     static char text[1024];
-    draft_found f;
+    AUTO(draft_found_free) draft_found f;
     err e = {0};
     status st = draft_find(wish, target, target_path, &f, &e);
     snprintf(text, sizeof text, "%s", st ? e.text : f.why);
-    draft_found_free(&f);
     draft_found_free(&f);
     return text;
 }
@@ -65,7 +64,7 @@ static const char *told(const char *wish, const model *target, const char *targe
 
 TEST(find_wishes_without_files)
 {
-    model m;
+    AUTO(model_free) model m;
     draft_found f;
     err e = {0};
     const char *dir = room("lone");
@@ -89,7 +88,6 @@ TEST(find_wishes_without_files)
     CHECK_STATUS(draft_find("/nonexistent/d.gguf", &m, path, &f, &e), E_IO);
     CHECK_SAYS(e.text, "/nonexistent/d.gguf");
     CHECK_SAYS(told(dir, &m, path), "there is no drafter in this directory");
-    model_free(&m);
 }
 
 /* Drafters in memory: by name, or the first that fits. */
@@ -99,7 +97,7 @@ TEST(find_takes_drafters_from_memory)
     static const char *const names[] = {"wide", "mtp", "block"};
     carat_bytes held[4];
     char *bytes[3];
-    model m;
+    AUTO(model_free) model m;
     draft_found f;
     err e = {0};
     const char *dir = room("memory");
@@ -138,12 +136,11 @@ TEST(find_takes_drafters_from_memory)
     draft_found_free(&f);
     for (int i = 0; i < 3; i++)
         mem_free(bytes[i]);
-    model_free(&m);
 }
 
 TEST(find_takes_a_file_by_its_content)
 {
-    model m;
+    AUTO(model_free) model m;
     const char *dir = room("content");
     char renamed[512];
     bind_target(&m, made(dir, "target.gguf", "tiny-dense", "f32"));
@@ -168,13 +165,12 @@ TEST(find_takes_a_file_by_its_content)
                "an MTP assistant of Gemma 4 for a model of width 256");
     CHECK_SAYS(told(made(dir, "model.gguf", "tiny-ple", "q8_0"), &m, NULL),
                "only if both have a tokenizer");
-    model_free(&m);
 }
 
 /* A directory must name one drafter, or one that is better than the others. */
 TEST(find_takes_the_best_file_of_a_directory)
 {
-    model m;
+    AUTO(model_free) model m;
     const char *dir = room("several");
     char other[600];
     const char *target = made(dir, "target.gguf", "tiny-dense", "f32");
@@ -196,12 +192,11 @@ TEST(find_takes_the_best_file_of_a_directory)
     fputs("GGUF and nothing more", f);
     fclose(f);
     CHECK_SAYS(told(dir, &m, target), "c.gguf");
-    model_free(&m);
 }
 
 TEST(find_names_a_checkpoint_that_wants_converting)
 {
-    model m;
+    AUTO(model_free) model m;
     const char *dir = room("checkpoint");
     static const char *const files[] = {"config.json", "model.safetensors"};
     bind_target(&m, made(room("elsewhere"), "target.gguf", "tiny-dense", "f32"));
@@ -215,14 +210,13 @@ TEST(find_names_a_checkpoint_that_wants_converting)
     CHECK_SAYS(told(dir, &m, NULL), "a checkpoint in safetensors; 'carat convert ");
     made(dir, "d.gguf", "dflash-tiny", "q8_0");
     CHECK_SAYS(told(dir, &m, NULL), "d.gguf");
-    model_free(&m);
 }
 
 /* auto looks at names that say what they are, and never fails. */
 TEST(find_auto_takes_what_lies_beside_the_model)
 {
-    model m;
-    draft_found f;
+    AUTO(model_free) model m;
+    AUTO(draft_found_free) draft_found f;
     err e = {0};
     const char *dir = room("beside");
     const char *target = made(dir, "target.gguf", "tiny-dense", "f32");
@@ -254,14 +248,12 @@ TEST(find_auto_takes_what_lies_beside_the_model)
     fclose(out);
     CHECK_OK(draft_find("auto", &m, target, &f, &e), e);
     CHECK(f.class == &draft_dflash);
-    draft_found_free(&f);
-    model_free(&m);
 }
 
 /* Any model with the same tokens drafts for another; auto does not assume that one is meant. */
 TEST(find_takes_a_smaller_model_with_the_same_vocabulary)
 {
-    model m;
+    AUTO(model_free) model m;
     draft_found f;
     err e = {0};
     const char *target = toy_model_write(NULL), *dir = room("smaller");
@@ -281,7 +273,6 @@ TEST(find_takes_a_smaller_model_with_the_same_vocabulary)
     char beside[512];
     snprintf(beside, sizeof beside, "%s/target.gguf", dir); /* need not be there */
     CHECK_SAYS(told("auto", &m, beside), "no drafter lies beside the model");
-    model_free(&m);
 }
 
 /* ---- Look-alikes --------------------------------------------------------------------------- */
@@ -289,14 +280,13 @@ TEST(find_takes_a_smaller_model_with_the_same_vocabulary)
 static void says_alien(const char *from, const doctor_change *c, const char *part)
 {
     const char *path = test_temp("alien.gguf");
-    gguf g;
+    AUTO(gguf_close) gguf g;
     err e = {0};
     doctor_gguf(from, path, c);
     CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
     CHECK_STATUS(draft_kind_check(&g, &e), E_UNSUPPORTED);
     CHECK_SAYS(e.text, part);
     CHECK_SAYS(e.text, path);
-    gguf_close(&g);
 }
 
 /* A tensor that the drafter does not have. */
@@ -367,13 +357,13 @@ TEST(find_binds_every_drafter_that_synth_writes)
     static const char *const sizes[] = {"dflash-tiny", "dflash-tiny-laguna", "dflash-tiny-dspark"};
     static const char *const dialects[] = {"llama.cpp", "lucebox", "ik"};
     const char *dir = room("bound"), *path = test_temp("bound.gguf");
-    model target;
+    AUTO(model_free) model target;
     err e = {0};
     bind_target(&target, made(dir, "target.gguf", "tiny-dense", "f32"));
     for (int i = 0; i < 9; i++) {
         const char *argv[] = {sizes[i / 3], path, "--dialect", dialects[i % 3]};
-        model_shape *shape;
-        model m;
+        AUTO_MEM model_shape *shape;
+        AUTO(model_free) model m;
         gguf g;
         CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
         CHECK_OK(shape_named(sizes[i / 3], &shape, &e), e);
@@ -395,10 +385,7 @@ TEST(find_binds_every_drafter_that_synth_writes)
             CHECK_EQ(m.kv[il].window, s->swa[il] ? s->window : 0);
             CHECK_EQ(m.kv[il].inside == KV_INSIDE_CAUSAL, dflash_layer_causal(s, il));
         }
-        model_free(&m);
-        mem_free(shape);
     }
-    model_free(&target);
 }
 
 TEST(find_binds_every_assistant_that_synth_writes)
@@ -415,7 +402,7 @@ TEST(find_binds_every_assistant_that_synth_writes)
         const char *argv[] = {one[i].size, path, "--dialect", one[i].dialect};
         model m, target;
         gguf g;
-        model_shape *shape;
+        AUTO_MEM model_shape *shape;
         err e = {0};
         bind_target(&target, made(dir, "target.gguf", one[i].target, "f32"));
         CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
@@ -431,7 +418,6 @@ TEST(find_binds_every_assistant_that_synth_writes)
             CHECK_EQ(a->layer[il].swa, s->swa[il]);
         model_free(&m);
         model_free(&target);
-        mem_free(shape);
     }
 }
 
@@ -454,13 +440,12 @@ TEST(find_knows_every_tensor_that_synth_writes)
     const char *path = test_temp("known.gguf"), *what;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const char *argv[] = {all[i][0], path, "--dialect", all[i][1]};
-        gguf g;
+        AUTO(gguf_close) gguf g;
         err e = {0};
         CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
         CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
         CHECK_OK(draft_kind_check(&g, &e), e);
         CHECK_EQ(draft_kind_of(&g, &what), all[i][0][0] == 'd' ? DRAFT_DFLASH : DRAFT_MTP);
-        gguf_close(&g);
     }
 }
 
@@ -506,16 +491,15 @@ TEST(find_drafters_are_no_models)
 
 static status find_in_it(void *arg, err *e)
 {
-    draft_found f;
+    AUTO(draft_found_free) draft_found f;
     const model *m = ((const void **)arg)[0];
     status st = draft_find(((const char **)arg)[1], m, ((const char **)arg)[2], &f, e);
-    draft_found_free(&f);
     return st == E_UNSUPPORTED ? OK : st;
 }
 
 TEST(find_survives_every_failed_allocation)
 {
-    model m;
+    AUTO(model_free) model m;
     const char *dir = room("memory");
     const char *target = made(dir, "target.gguf", "tiny-dense", "f32");
     bind_target(&m, target);
@@ -523,5 +507,4 @@ TEST(find_survives_every_failed_allocation)
     made(dir, "b-dflash.gguf", "dflash-tiny", "f16");
     test_every_allocation(find_in_it, (const void *[]){&m, dir, target});
     test_every_allocation(find_in_it, (const void *[]){&m, "auto", target});
-    model_free(&m);
 }

@@ -56,18 +56,17 @@ static void put_floats(FILE *to, const tensor *t, float *x)
 
 static void put_target(const char *path)
 {
-    gguf g = opened(path);
+    AUTO(gguf_close) gguf g = opened(path);
     FILE *to = fopen(path, "r+b");
     CHECK(to);
     put_floats(to, tensor_find(&g.tensors, "token_embd.weight"),
                df_draw("target.embd", MTP_RIG_TARGET_WIDTH, RIG_VOCAB));
     CHECK(!fclose(to));
-    gguf_close(&g);
 }
 
 static void put_assistant(const char *path)
 {
-    gguf g = opened(path);
+    AUTO(gguf_close) gguf g = opened(path);
     FILE *to = fopen(path, "r+b");
     CHECK(to);
     for (uint64_t i = 0; i < g.tensors.n; i++) {
@@ -86,7 +85,6 @@ static void put_assistant(const char *path)
         }
     }
     CHECK(!fclose(to));
-    gguf_close(&g);
 }
 
 /* ---- Keys, values and the hidden vector by name -------------------------------------------- */
@@ -100,14 +98,13 @@ static void put_stream(kv_cache *c, const kv_view *v, const kv_base *base, bool 
     CHECK_EQ(keys ? v->k_row_bytes : v->v_row_bytes, row);
     snprintf(name, sizeof name, "%s.%s_attention", keys ? "keys" : "values",
              v->window ? "sliding" : "full");
-    float *x = df_draw(name, v->head_dim, DEEPEST * v->n_head_kv);
+    AUTO_MEM float *x = df_draw(name, v->head_dim, DEEPEST * v->n_head_kv);
     for (int64_t t = v->window && c->n_past > v->window ? c->n_past - v->window : 0; t < c->n_past;
          t++)
         for (int32_t h = 0; h < v->n_head_kv; h++)
             kv_device(c, v)->upload(
                 kv_device(c, v), key_row(v, stream, row, h, key_walk(v, base, t).place),
                 x + ((size_t)t * (size_t)v->n_head_kv + (size_t)h) * (size_t)v->head_dim, row);
-    mem_free(x);
 }
 
 static void put_stores(kv_cache *c)
@@ -194,7 +191,7 @@ static void check_plain(const drafting *d, int context)
 static void check_draft(const drafting *d, int context)
 {
     const double hair = 1e-4;
-    proposal *o = mem_alloc(sizeof *o);
+    AUTO_MEM proposal *o = mem_alloc(sizeof *o);
     double want[RIG_VOCAB];
     err e = {0};
     CHECK(o);
@@ -223,14 +220,13 @@ static void check_draft(const drafting *d, int context)
                       contexts[context], turn, k, id, o->logp[turn][k], want[id]);
         }
     }
-    mem_free(o);
 }
 
 static void check_fixture(const mtp_rig_file *f, const char *fixture)
 {
     drafting d = {0};
     const char *target = rig_model(), *path = mtp_rig_write(f);
-    char *want;
+    AUTO_MEM char *want;
     size_t n_bytes;
     err e = {0};
     CHECK_OK(file_read_all(test_path(fixture), 1 << 20, &want, &n_bytes, &e), e);
@@ -270,7 +266,6 @@ static void check_fixture(const mtp_rig_file *f, const char *fixture)
     gguf_close(&d.file);
     draft_model_close(d.m);
     rig_close(&d.r);
-    mem_free(want);
 }
 
 TEST(mtp_dense_drafts_are_those_of_transformers)

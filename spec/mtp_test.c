@@ -179,7 +179,7 @@ static void check_proposal(const mtp_bench *b, const kv_cache *c, int32_t row, c
 static void check_format(mtp_bench *b, const kv_words *words)
 {
     uint64_t rng = test_seed();
-    proposal *out = mem_alloc(sizeof *out);
+    AUTO_MEM proposal *out = mem_alloc(sizeof *out);
     draft_state *s;
     char what[160];
     err e = {0};
@@ -200,25 +200,22 @@ static void check_format(mtp_bench *b, const kv_words *words)
     }
     draft_mtp.state_close(b->d, s);
     bench_close_cache(b);
-    mem_free(out);
 }
 
 PLAIN_TEST(mtp_drafts_equal_the_plain_form_dense)
 {
-    mtp_bench b;
+    AUTO(bench_close) mtp_bench b;
     bench_open(&b, &(mtp_rig_file){0});
     for (int i = 0; i < RIG_FORMATS; i += 1 + test_brief() * 4)
         check_format(&b, &rig_format[i]);
-    bench_close(&b);
 }
 
 PLAIN_TEST(mtp_drafts_equal_the_plain_form_clusters)
 {
-    mtp_bench b;
+    AUTO(bench_close) mtp_bench b;
     bench_open(&b, &(mtp_rig_file){.n_clusters = 16, .n_top = 5, .old = true});
     for (int i = 0; i < RIG_FORMATS; i += 5)
         check_format(&b, &rig_format[i]);
-    bench_close(&b);
 }
 
 /* Three timelines of unequal length draft in one pass, each as it drafts alone. A timeline that was
@@ -227,11 +224,11 @@ TEST(mtp_drafts_of_many_timelines)
 {
     enum { N = 3 };
     const int32_t length[N] = {5, 33, 20};
-    proposal *out = mem_calloc(2 * N, sizeof *out);
+    AUTO_MEM proposal *out = mem_calloc(2 * N, sizeof *out);
     kv_cache c[N];
     draft_state *s[N], *more;
     draft_ask a[N];
-    mtp_bench b;
+    AUTO(bench_close) mtp_bench b;
     err e = {0};
     CHECK(out);
     bench_open(&b, &(mtp_rig_file){0});
@@ -276,15 +273,13 @@ TEST(mtp_drafts_of_many_timelines)
         kv_close(&c[i]);
     }
     bench_close_cache(&b);
-    bench_close(&b);
-    mem_free(out);
 }
 
 /* A NaN in the weights ends a draft; it is no token. */
 TEST(mtp_without_numbers_drafts_nothing)
 {
-    proposal *out = mem_alloc(sizeof *out);
-    mtp_bench b;
+    AUTO_MEM proposal *out = mem_alloc(sizeof *out);
+    AUTO(bench_close) mtp_bench b;
     draft_state *s;
     err e = {0};
     CHECK(out);
@@ -297,8 +292,6 @@ TEST(mtp_without_numbers_drafts_nothing)
     CHECK_EQ(out->n_slots, 1); /* the first step does not need it */
     draft_mtp.state_close(b.d, s);
     bench_close_cache(&b);
-    bench_close(&b);
-    mem_free(out);
 }
 
 /* ---- Files --------------------------------------------------------------------------------- */
@@ -315,7 +308,7 @@ static void check_refused(const model *target, mtp_rig_file f, const char *needl
 
 TEST(mtp_refuses_files_of_another_target)
 {
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     check_refused(&r.m, (mtp_rig_file){.n_target_embd = 96}, "width of 64");
     check_refused(&r.m, (mtp_rig_file){.n_vocab = 63}, "63 tokens");
@@ -323,7 +316,6 @@ TEST(mtp_refuses_files_of_another_target)
     check_refused(&r.m, (mtp_rig_file){.head_dim = 64}, "2 KV heads of 128");
     check_refused(&r.m, (mtp_rig_file){.head_dim_global = 128}, "1 KV heads of 256");
     check_refused(&r.m, (mtp_rig_file){.n_head = 3}, "2 KV heads of 128");
-    rig_close(&r);
 }
 
 TEST(mtp_refuses_damaged_files)
@@ -348,7 +340,7 @@ TEST(mtp_refuses_damaged_files)
                 {"n_centroids", 8},
                 {"centroid_top_k", 17},
                 {"attention.sliding_window_pattern", 2}};
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
         check_refused(&r.m, (mtp_rig_file){.drop = tensors[i]}, tensors[i]);
@@ -377,16 +369,14 @@ TEST(mtp_refuses_damaged_files)
     check_refused(&r.m, f, "expected both or none");
     check_refused(&r.m, (mtp_rig_file){.extra = "blk.0.attn_k.weight"}, "blk.0.attn_k.weight");
     check_refused(&r.m, (mtp_rig_file){.extra = "mtp.pre_projection.weight"}, "same by two names");
-    rig_close(&r);
 }
 
 /* Without keys the tensors say all that the published files share. */
 PLAIN_TEST(mtp_needs_no_keys)
 {
-    mtp_bench b;
+    AUTO(bench_close) mtp_bench b;
     bench_open(&b, &(mtp_rig_file){.no_keys = true});
     check_format(&b, &rig_format[0]);
-    bench_close(&b);
 }
 
 typedef struct opening {
@@ -439,7 +429,7 @@ static void *counting_alloc(device *d, size_t n)
 TEST(mtp_plan_is_exact)
 {
     draft_costs costs;
-    mtp_bench b;
+    AUTO(bench_close) mtp_bench b;
     err e = {0};
     bench_open(&b, &(mtp_rig_file){.n_clusters = 16, .n_top = 4});
     rig_open_cache(&b.r, &rig_format[22], PASS_ROWS);
@@ -458,5 +448,4 @@ TEST(mtp_plan_is_exact)
         draft_mtp.close(b.d);
     }
     rig_close_cache(&b.r);
-    bench_close(&b);
 }

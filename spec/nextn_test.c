@@ -81,7 +81,7 @@ static int64_t number(const fidelity *f, const char *key)
 
 static void check_golden(const char *name, bool split, int32_t chunk)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, name);
     const char *path = fidelity_write(&f, &(fidelity_file){.split_experts = split});
     const gguf_value *prompts = gguf_find(&f.golden, "fidelity.nextn.prompts");
@@ -91,8 +91,8 @@ static void check_golden(const char *name, bool split, int32_t chunk)
             ranks = number(&f, "fidelity.nextn.ranks");
     uint64_t at = 0;
     CHECK(prompts && id && logp && ranks == RANKS);
-    carat_model *m = open_with(path, "nextn");
-    carat_session *s = session_of(m, chunk, "f32");
+    AUTO_MODEL *m = open_with(path, "nextn");
+    AUTO_SESSION *s = session_of(m, chunk, "f32");
     float most = 0;
     for (uint64_t i = 0; i < prompts->count; i++, at += (uint64_t)(drafts * ranks)) {
         proposal p;
@@ -119,9 +119,6 @@ static void check_golden(const char *name, bool split, int32_t chunk)
         }
     }
     printf("%s, chunks of %d: logarithms within %.1e of transformers\n", name, chunk, (double)most);
-    carat_session_close(s);
-    carat_model_close(m);
-    fidelity_close(&f);
 }
 
 PLAIN_TEST(nextn_drafts_are_those_of_transformers)
@@ -140,7 +137,7 @@ PLAIN_TEST(nextn_drafts_are_those_of_transformers)
 TEST(nextn_drafts_do_not_depend_on_how_tokens_came)
 {
     enum { N = 90 };
-    carat_model *m = open_with(recur_model_write(&(recur_model_file){.nextn = true}), "nextn");
+    AUTO_MODEL *m = open_with(recur_model_write(&(recur_model_file){.nextn = true}), "nextn");
     carat_session *s = session_of(m, 64, NULL), *fresh = session_of(m, 64, NULL);
     carat_snapshot *k;
     int32_t id[N];
@@ -178,14 +175,13 @@ TEST(nextn_drafts_do_not_depend_on_how_tokens_came)
     carat_snapshot_free(k);
     carat_session_close(s);
     carat_session_close(fresh);
-    carat_model_close(m);
 }
 
 /* From checkpoints of a session and from files of an ended one: keys and the newest row. */
 TEST(nextn_drafts_after_checkpoints_and_from_files)
 {
     enum { N = 120, ANSWER = 8 };
-    carat_model *m = open_with(recur_model_write(&(recur_model_file){.nextn = true}), "nextn");
+    AUTO_MODEL *m = open_with(recur_model_write(&(recur_model_file){.nextn = true}), "nextn");
     char dir[512];
     int32_t id[N + 64], other[N];
     uint64_t rng = test_seed();
@@ -221,7 +217,6 @@ TEST(nextn_drafts_after_checkpoints_and_from_files)
     check_same(&got, &want, "from a file");
     carat_session_close(s);
     carat_session_close(fresh);
-    carat_model_close(m);
 }
 
 /* A snapshot of a session without the drafter has no keys for it: it goes on from there, as if the
@@ -230,12 +225,12 @@ TEST(nextn_begins_anew_where_it_missed_tokens)
 {
     enum { N = 70, AT = 50 };
     const char *path = recur_model_write(&(recur_model_file){.nextn = true});
-    pair p;
+    AUTO(pair_close) pair p;
     proposal got, again;
     int32_t id[N];
     uint64_t rng = test_seed();
     err e = {0};
-    carat_snapshot *k;
+    AUTO_PTR(carat_snapshot_free) carat_snapshot *k;
     pair_open_of(&p, path, "nextn", (carat_session_options){0});
     recur_draw(p.m, id, N, &rng);
     append(p.plain, id, AT);
@@ -251,16 +246,14 @@ TEST(nextn_begins_anew_where_it_missed_tokens)
         append(p.fast, id + i, 1);
     propose(p.fast, id, N, 4, &again);
     check_same(&again, &got, "token by token");
-    carat_snapshot_free(k);
-    pair_close(&p);
 }
 
 /* A rewind leaves the state of a text whose next token has no known predecessor; answers and later
  * drafts go on. */
 TEST(nextn_goes_on_after_a_rewind)
 {
-    carat_model *m = open_with(recur_model_write(&(recur_model_file){.nextn = true}), "nextn");
-    carat_session *s = session_of(m, 16, NULL);
+    AUTO_MODEL *m = open_with(recur_model_write(&(recur_model_file){.nextn = true}), "nextn");
+    AUTO_SESSION *s = session_of(m, 16, NULL);
     int32_t id[60];
     uint64_t rng = test_seed();
     proposal p;
@@ -279,8 +272,6 @@ TEST(nextn_goes_on_after_a_rewind)
     append(s, id, 5);
     propose(s, id, 6, 4, &p);
     CHECK_EQ(p.n_slots, 4);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* ---- Answers ------------------------------------------------------------------------------- */
@@ -291,7 +282,7 @@ PLAIN_TEST(nextn_answers_are_those_without_drafts)
         const char *path =
             recur_model_write(&(recur_model_file){.nextn = true, .experts = experts});
         uint64_t rng = test_seed();
-        pair p;
+        AUTO(pair_close) pair p;
         pair_open_of(&p, path, "nextn", (carat_session_options){0});
         for (int trial = 0; trial < 20; trial++) {
             request q;
@@ -301,7 +292,6 @@ PLAIN_TEST(nextn_answers_are_those_without_drafts)
                          trial);
             pair_same(&p, "nextn", trial);
         }
-        pair_close(&p);
     }
 }
 
@@ -309,7 +299,7 @@ PLAIN_TEST(nextn_goes_on_in_later_turns)
 {
     const char *path = recur_model_write(&(recur_model_file){.nextn = true});
     uint64_t rng = test_seed();
-    pair p;
+    AUTO(pair_close) pair p;
     pair_open_of(&p, path, "nextn", (carat_session_options){.checkpoint_mb = 16});
     for (int trial = 0; trial < 3; trial++) {
         request q;
@@ -324,7 +314,6 @@ PLAIN_TEST(nextn_goes_on_in_later_turns)
             q.n = n;
         }
     }
-    pair_close(&p);
 }
 
 /* Where the layer's formula gives the model's own next token, every draft is accepted. */
@@ -332,23 +321,20 @@ PLAIN_TEST(nextn_is_accepted_where_it_is_right)
 {
     const recur_model_file sure = {.nextn = true, .next_by_last = true, .scale = 4};
     uint64_t rng = test_seed();
-    pair p;
+    AUTO(pair_close) pair p;
     pair_open_of(&p, recur_model_write(&sure), "nextn", (carat_session_options){0});
     for (int32_t n = 1; n <= 8; n++) {
         request q;
         request_draw(p.m, &q, 6, 0, &rng);
         q.o.max_tokens = 60;
         q.o.speculation = (carat_speculation){.n_max = n, .tree_max = -1, .fixed = true};
-        heard *want = heard_say(p.plain, &q, heard_new());
-        heard *got = heard_say(p.fast, &q, heard_new());
+        AUTO_PTR(heard_free) heard *want = heard_say(p.plain, &q, heard_new());
+        AUTO_PTR(heard_free) heard *got = heard_say(p.fast, &q, heard_new());
         heard_same(got, want, "right", n);
         /* The last round may draft beyond the end. */
         CHECK_MSG(got->n_drafted > 25 && got->n_accepted + n >= got->n_drafted,
                   "drafts of %d: %d of %d accepted", n, got->n_accepted, got->n_drafted);
-        heard_free(want);
-        heard_free(got);
     }
-    pair_close(&p);
 }
 
 /* The layer is on the main device; its rows come from the others. */
@@ -356,7 +342,7 @@ TEST(nextn_of_a_divided_model)
 {
     const char *path = recur_model_write(&(recur_model_file){.nextn = true});
     const carat_model_options divided = {.device = "cpu,cpu,cpu", .draft = "nextn"};
-    pair p = {0};
+    AUTO(pair_close) pair p = {0};
     uint64_t rng = test_seed();
     err e = {0};
     CHECK_OK(carat_model_open(path, NULL, &p.m, &e), e);
@@ -369,13 +355,12 @@ TEST(nextn_of_a_divided_model)
         pair_same(&p, "divided", trial);
     }
     CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
-    pair_close(&p);
 }
 
 /* What a session takes of the device is what its plan says. */
 TEST(nextn_takes_the_memory_it_planned)
 {
-    carat_model *m = open_with(recur_model_write(&(recur_model_file){.nextn = true}), "nextn");
+    AUTO_MODEL *m = open_with(recur_model_write(&(recur_model_file){.nextn = true}), "nextn");
     carat_session *s;
     carat_memory_plan plan;
     draft_costs c = {0}, all = {0};
@@ -397,7 +382,6 @@ TEST(nextn_takes_the_memory_it_planned)
     CHECK(plan.draft_bytes >= all.device_bytes + all.host_bytes);
     carat_session_close(s);
     CHECK_EQ(m->dev->used_bytes(m->dev), before);
-    carat_model_close(m);
 }
 
 /* ---- Batches ------------------------------------------------------------------------------- */
@@ -485,7 +469,7 @@ static const char *changed(const char *from, const char *name, doctor_change c)
 static const char *only_layer(const char *from)
 {
     static int n_written;
-    gguf g;
+    AUTO(gguf_close) gguf g;
     gguf_writer *w;
     err e = {0};
     char name[32];
@@ -509,7 +493,6 @@ static const char *only_layer(const char *from)
             CHECK_OK(gguf_write_header(w, &e), e);
     }
     CHECK_OK(gguf_commit(w, &e), e);
-    gguf_close(&g);
     return to;
 }
 
@@ -546,12 +529,11 @@ TEST(nextn_files_that_cannot_draft_say_why)
 
 static void check_taken(const char *path, const char *draft, const char *class, const char *why)
 {
-    carat_model *m = open_with(path, draft);
+    AUTO_MODEL *m = open_with(path, draft);
     carat_model_info info;
     carat_model_get_info(m, &info);
     CHECK_STR(info.drafter, class);
     CHECK_MSG(strstr(info.drafter_why, why), "%s", info.drafter_why);
-    carat_model_close(m);
 }
 
 TEST(nextn_is_found)

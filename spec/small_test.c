@@ -91,11 +91,11 @@ static void check_proposal(small_bench *b, const draft_ask *a)
 TEST(small_model_drafts_what_it_would_answer)
 {
     uint64_t rng = test_seed();
-    proposal *out = mem_calloc(N, sizeof *out);
+    AUTO_MEM proposal *out = mem_calloc(N, sizeof *out);
     int32_t id[N][CTX], n[N] = {1, 20, 40};
     draft_state *s[N];
     draft_ask a[N];
-    small_bench b;
+    AUTO(bench_close) small_bench b;
     err e = {0};
     CHECK(out);
     bench_open(&b);
@@ -136,13 +136,11 @@ TEST(small_model_drafts_what_it_would_answer)
     }
     for (int i = 0; i < N; i++)
         draft_small.state_close(b.d, s[i]);
-    bench_close(&b);
-    mem_free(out);
 }
 
 TEST(small_model_refuses_another_vocabulary)
 {
-    rig r;
+    AUTO(rig_close) rig r;
     err e = {0};
     draft_model *m = NULL;
     rig_open(&r);
@@ -151,7 +149,6 @@ TEST(small_model_refuses_another_vocabulary)
     CHECK(draft_model_open(&draft_small, &r.m, &g, &m, &e) == E_ARG && !m &&
           strstr(e.text, "vocabulary"));
     r.m.n_vocab--;
-    rig_close(&r);
 }
 
 static status open_all(void *arg, err *e)
@@ -177,10 +174,9 @@ static status open_all(void *arg, err *e)
 
 TEST(small_model_opens_without_memory)
 {
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     test_every_allocation(open_all, &r);
-    rig_close(&r);
 }
 
 static size_t counted;
@@ -195,7 +191,7 @@ TEST(small_model_plan_is_exact)
 {
     draft_costs costs;
     draft_state *s;
-    small_bench b;
+    AUTO(bench_close) small_bench b;
     err e = {0};
     bench_open(&b);
     draft_small.close(b.d);
@@ -210,5 +206,4 @@ TEST(small_model_plan_is_exact)
     CHECK_EQ(counted, costs.device_state_bytes);
     b.r.dev->alloc = plain_alloc;
     draft_small.state_close(b.d, s);
-    bench_close(&b);
 }

@@ -257,9 +257,9 @@ TEST(tree_rows_see_their_paths)
                                  .n_ctx = 128,
                                  .rows_max = STEP_TREE_ROWS_MAX};
     uint64_t seed = test_seed();
-    kv_layout l;
-    kv_cache c;
-    kv_batch b;
+    AUTO(kv_layout_free) kv_layout l;
+    AUTO(kv_close) kv_cache c;
+    AUTO(kv_batch_free) kv_batch b;
     err e = {0};
     CHECK_OK(kv_layout_init(&l, &want, &e), e);
     CHECK_OK(kv_open(&c, &dev, &l, &e), e);
@@ -281,7 +281,4 @@ TEST(tree_rows_see_their_paths)
             CHECK_EQ(b.st.all.pos[i], 10 + t.depth[i]);
         }
     }
-    kv_batch_free(&b);
-    kv_close(&c);
-    kv_layout_free(&l);
 }

@@ -28,12 +28,11 @@ void answer_done(void *user, carat_status st, const carat_error *e, const carat_
 
 void answer_alone(carat_model *m, const carat_session_options *o, const question *q, answer *a)
 {
-    carat_session *s;
+    AUTO_SESSION *s;
     carat_error e = {0};
     *a = (answer){.n = 0};
     CHECK_OK(carat_session_open(m, o, &s, &e), e);
     CHECK_OK(carat_generate(s, q->ids, q->n, &q->o, answer_heard, a, &a->t, &e), e);
-    carat_session_close(s);
 }
 
 void answer_submit(carat_batch *b, const question *q, answer *a)

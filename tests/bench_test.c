@@ -71,7 +71,7 @@ enum { ARGS_MAX = 32 };
 /* The report on a model of that kind; more: further arguments. */
 static json_t *report(const char *kind, const char *const *more)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     json_t *root;
     fidelity_open(&f, kind);
     const char *argv[ARGS_MAX] = {"-m", fidelity_write(&f, NULL), "--json"};
@@ -81,7 +81,6 @@ static json_t *report(const char *kind, const char *const *more)
     }
     CHECK_EQ(run_bench(argv, &root), 0);
     CHECK(root);
-    fidelity_close(&f);
     return root;
 }
 
@@ -283,7 +282,7 @@ PLAIN_TEST(bench_compares_with_another_program)
 
 TEST(bench_refuses_what_makes_no_sense)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     json_t *root;
     fidelity_open(&f, "dense");
     const char *model = fidelity_write(&f, NULL);
@@ -333,5 +332,4 @@ TEST(bench_refuses_what_makes_no_sense)
     }
     CHECK_EQ(run_bench(ARGS("-m", model, "-p", "0", "-n", "4", "--spec", "/nonexistent"), &root),
              1);
-    fidelity_close(&f);
 }

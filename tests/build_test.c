@@ -32,7 +32,7 @@ TEST(objects_depend_on_compiler_and_flags)
         "Makefile", "apps",  "backend", "base",  "engine", "format", "image", "include",
         "kv",       "model", "num",     "sound", "spec",   "text",   "tools", "LICENSE"};
     char line[4096];
-    str out = {0};
+    AUTO(str_free) str out = {0};
     const char *dir = test_temp("a tree");
     if (system("make --version && ${CC:-cc} --version") || SANITIZED)
         test_skip("no make, no compiler, or sanitized");
@@ -66,5 +66,4 @@ TEST(objects_depend_on_compiler_and_flags)
     CHECK_MSG(strstr(str_text(&out), "-o build/backend/cuda/prefetch.o"), "%s", str_text(&out));
     make_prints(dir, "-n", &out);
     CHECK_MSG(strstr(str_text(&out), "-o build/carat"), "make alone: %s", str_text(&out));
-    str_free(&out);
 }

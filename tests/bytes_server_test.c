@@ -46,10 +46,10 @@ TEST(bytes_server_gives_tokens_and_takes_them_back)
     static const char text[] =
         "Hello, it's 42 <think> \xE6\x9D\xB1\xE4\xBA\xAC e\xCC\x81\xF0\x9F\x91\x8D";
     for (int k = 0; k < N_MODELS; k++) {
-        served s;
-        response r;
-        arena mem = {0};
-        str body = {0};
+        AUTO(stop) served s;
+        AUTO(response_free) response r;
+        AUTO(arena_free) arena mem = {0};
+        AUTO(str_free) str body = {0};
         start(&s, k);
         str_printf(&body, "{\"content\":\"%s\"}", text);
         ask(&r, &s, "/tokenize", body.at);
@@ -62,19 +62,15 @@ TEST(bytes_server_gives_tokens_and_takes_them_back)
         response_free(&r);
         ask(&r, &s, "/detokenize", body.at);
         CHECK_STR(text_at(&mem, &r, "content"), text);
-        response_free(&r);
-        str_free(&body);
-        arena_free(&mem);
-        stop(&s);
     }
 }
 
 TEST(bytes_server_tells_the_bytes_of_tokens)
 {
     for (int k = 0; k < N_MODELS; k++) {
-        served s;
-        response r;
-        arena mem = {0};
+        AUTO(stop) served s;
+        AUTO(response_free) response r;
+        AUTO(arena_free) arena mem = {0};
         int n = 0, broken = 0;
         start(&s, k);
         ask(&r, &s, "/v1/chat/completions",
@@ -85,7 +81,7 @@ TEST(bytes_server_tells_the_bytes_of_tokens)
         for (const jtree *t = list ? list->first : NULL; t; t = t->next)
             for (const jtree *one = jtree_get(t, "top_logprobs")->first; one; one = one->next) {
                 const jtree *token = jtree_get(one, "token");
-                str bytes = {0}, shown = {0};
+                AUTO(str_free) str bytes = {0}, shown = {0};
                 for (const jtree *b = jtree_get(one, "bytes")->first; b; b = b->next)
                     str_putc(&bytes, (char)atoi(b->s));
                 show(&bytes, &shown);
@@ -93,13 +89,8 @@ TEST(bytes_server_tells_the_bytes_of_tokens)
                 CHECK(!memcmp(token->s, str_text(&shown), shown.n));
                 broken += bytes.n && !utf8_valid(bytes.at, bytes.n);
                 n++;
-                str_free(&bytes);
-                str_free(&shown);
             }
         CHECK_MSG(n > 100 && broken, "%d tokens, %d of them parts of characters", n, broken);
-        response_free(&r);
-        arena_free(&mem);
-        stop(&s);
     }
 }
 
@@ -111,9 +102,9 @@ TEST(bytes_server_holds_answers_to_what_is_asked)
         "\"way\"],\"additionalProperties\":false},\"strict\":true}}],\"tool_choice\":\"required\","
         "\"parallel_tool_calls\":false";
     for (int k = 0; k < N_MODELS; k++) {
-        served s;
+        AUTO(stop) served s;
         response r;
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         char body[1024];
         start(&s, k);
         for (int i = 0; i < 3; i++) { /* calls, at any temperature */
@@ -139,8 +130,6 @@ TEST(bytes_server_holds_answers_to_what_is_asked)
                       "%s", said);
             response_free(&r);
         }
-        arena_free(&mem);
-        stop(&s);
     }
 }
 
@@ -159,9 +148,9 @@ TEST(bytes_server_types_the_arguments_of_plain_text)
         "\"on\"],\"additionalProperties\":false}}}],\"tool_choice\":\"required\","
         "\"parallel_tool_calls\":false";
     for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
-        served s;
+        AUTO(stop) served s;
         response r;
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         char body[1024];
         start_file(&s, &files[k], NULL);
         for (int i = 0; i < 2; i++) {
@@ -184,8 +173,6 @@ TEST(bytes_server_types_the_arguments_of_plain_text)
                       "%s", said);
             response_free(&r);
         }
-        arena_free(&mem);
-        stop(&s);
     }
 }
 
@@ -221,12 +208,12 @@ TEST(bytes_server_streams_the_arguments_of_calls)
              "}],\"tool_choice\":{\"type\":\"any\",\"disable_parallel_tool_use\":true}",
          NULL, "delta.partial_json", "\"partial_json\":"}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        served s;
+        AUTO(stop) served s;
         start_file(&s, files[i].base ? &files[i] : NULL, NULL);
         for (size_t k = 0; k < sizeof apis / sizeof *apis; k++) {
-            response whole, stream;
-            arena mem = {0};
-            str said = {0};
+            AUTO(response_free) response whole, stream;
+            AUTO(arena_free) arena mem = {0};
+            AUTO(str_free) str said = {0};
             char body[1024];
             snprintf(body, sizeof body, "{%s,\"temperature\":1,\"seed\":3}", apis[k].ask);
             ask(&whole, &s, apis[k].path, body);
@@ -243,27 +230,20 @@ TEST(bytes_server_streams_the_arguments_of_calls)
             else
                 CHECK_MSG(said.n && strstr(whole.body.at, said.at), "%s: %s", said.at,
                           whole.body.at);
-            str_free(&said);
-            arena_free(&mem);
-            response_free(&whole);
-            response_free(&stream);
         }
-        stop(&s);
     }
 }
 
 static int64_t thought_tokens(const served *s, const char *more)
 {
-    response r;
-    arena mem = {0};
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     char body[512];
     snprintf(body, sizeof body, "{" ASK ",\"max_tokens\":24,\"temperature\":0%s}", more);
     ask(&r, s, "/v1/chat/completions", body);
     const jtree *n = json_at(json_parsed(&mem, r.body.at, r.body.n),
                              "usage.completion_tokens_details.reasoning_tokens");
     int64_t tokens = n ? strtoll(n->s, NULL, 10) : 0;
-    response_free(&r);
-    arena_free(&mem);
     return tokens;
 }
 
@@ -271,7 +251,7 @@ TEST(bytes_server_thinks_as_the_template_does)
 {
     static const toy_model_file qwen = {
         .base = "qwen3", .words = "qwen2", .template = "Qwen3.6.jinja"};
-    served s;
+    AUTO(stop) served s;
     start_file(&s, &qwen, NULL);
     CHECK(thought_tokens(&s, "") > 0);
     CHECK_EQ(thought_tokens(&s, "," NO_THOUGHT), 0);
@@ -282,5 +262,4 @@ TEST(bytes_server_thinks_as_the_template_does)
     stop(&s);
     start(&s, 1); /* Laguna's begins without a thought */
     CHECK_EQ(thought_tokens(&s, ""), 0);
-    stop(&s);
 }

@@ -64,21 +64,19 @@ static bool check_line(int line, const jtree *c, const jtree *want, const chat_f
 
 void chat_lines(const char *path, void (*each)(void *user, int line, const jtree *c), void *user)
 {
-    char *text;
+    AUTO_MEM char *text;
     size_t n_text;
     err e = {0};
     int line = 0;
     CHECK_OK(file_read_all(test_path(path), 4 << 20, &text, &n_text, &e), e);
     for (char *at = text, *end; at < text + n_text; at = end + 1) {
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         const jtree *c;
         end = memchr(at, '\n', (size_t)(text + n_text - at));
         CHECK(end);
         CHECK_OK(jtree_parse(at, (size_t)(end - at), "fixtures", 10, &mem, &c, &e), e);
         each(user, ++line, c);
-        arena_free(&mem);
     }
-    mem_free(text);
 }
 
 enum { FORMATS_MAX = 16 };

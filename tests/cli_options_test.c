@@ -12,13 +12,12 @@
 
 static void expect_with(const spawn_options *o, int code, const char *says, const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, o, args);
     CHECK_MSG(r.code == code, "%s %s: exit status %d, expected %d; stderr: %s", args[0],
               args[1] ? args[1] : "", r.code, code, str_text(&r.err));
     CHECK_MSG(!says || spawned_says(&r.err, says), "%s %s: \"%s\", expected \"%s\" in it", args[0],
               args[1] ? args[1] : "", str_text(&r.err), says);
-    spawned_free(&r);
 }
 
 static void expect(int code, const char *says, const char *in, const char *const *args)
@@ -109,13 +108,12 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
                                     "hi",
                                     last ? cases[i].word : NULL,
                                     NULL};
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, &(spawn_options){0}, args);
         CHECK_MSG((r.code == 0) == !cases[i].says, "%s %s: status %d: %s", cases[i].word, args[2],
                   r.code, str_text(&r.err));
         CHECK_MSG(!cases[i].says || spawned_says(&r.err, cases[i].says), "%s: %s", cases[i].word,
                   str_text(&r.err));
-        spawned_free(&r);
     }
     expect(2, "-st", NULL, ARGS("serve", "-st"));
     expect(2, "carat serve has no --single-turn", NULL, ARGS("serve", "-m", model, "-st"));
@@ -129,15 +127,13 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
 PLAIN_TEST(options_of_llama_cpp_set_the_system_message)
 {
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 512});
-    spawned a, b;
+    AUTO(spawned_free) spawned a, b;
     spawn_carat(&a, &(spawn_options){0},
                 ARGS("run", "-m", model, "-n", "4", "--temp", "0", "-sys", "terse", "hello"));
     spawn_carat(&b, &(spawn_options){0},
                 ARGS("run", "-m", model, "-n", "4", "--temp", "0", "--system", "terse", "hello"));
     CHECK_EQ(a.code, 0);
     CHECK(a.out.n == b.out.n && !memcmp(str_text(&a.out), str_text(&b.out), a.out.n));
-    spawned_free(&a);
-    spawned_free(&b);
 }
 
 PLAIN_TEST(options_without_effect_name_what_is_missing)

@@ -16,26 +16,24 @@
 static void run_and_check(const spawn_options *o, int code, const char *says,
                           const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, o, args);
     CHECK_MSG(r.code == code, "exit status %d, expected %d; stderr: %s", r.code, code,
               str_text(&r.err));
     CHECK_MSG(!says || strstr(str_text(&r.err), says), "stderr is \"%s\", expected \"%s\" in it",
               str_text(&r.err), says);
-    spawned_free(&r);
 }
 
 /* A failure prints one line that begins with "carat: " and nothing on stdout. */
 static void check_refusal(const char *says, const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, args);
     CHECK_MSG(r.code == 1, "exit status %d; stderr: %s", r.code, str_text(&r.err));
     CHECK_EQ(r.out.n, 0);
     CHECK_MSG(!strncmp(str_text(&r.err), "carat: ", 7) && strstr(r.err.at, says) &&
                   strchr(r.err.at, '\n') == r.err.at + r.err.n - 1,
               "stderr is \"%s\", expected one sentence with \"%s\"", str_text(&r.err), says);
-    spawned_free(&r);
 }
 
 static const char *write_test_file(const char *name, const void *bytes, size_t n)
@@ -172,14 +170,13 @@ TEST(cli_a_model_name_in_front_of_the_prompt_is_the_model)
 TEST(cli_context_larger_than_memory_names_both_numbers)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 24});
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL,
                 ARGS("run", "-m", m, "--raw", "-c", "16777216", "--chunk", "16777216", "hi"));
     if (r.code == 0)
         test_skip("this machine has the memory for it");
     CHECK_EQ(r.code, 1);
     CHECK(strstr(str_text(&r.err), "needs") && strstr(r.err.at, "GiB are available"));
-    spawned_free(&r);
 }
 
 /* ---- Right use ------------------------------------------------------------------------- */
@@ -187,7 +184,7 @@ TEST(cli_context_larger_than_memory_names_both_numbers)
 TEST(cli_answers_go_to_stdout_and_nothing_else_does)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
-    spawned a, b, c;
+    AUTO(spawned_free) spawned a, b, c;
     const char *const args[] = {"run",      "-m",           m,       "--raw", "-n", "50",
                                 "--greedy", "--ignore-eog", "Hello", NULL};
     spawn_carat(&a, NULL, args);
@@ -206,9 +203,6 @@ TEST(cli_answers_go_to_stdout_and_nothing_else_does)
                      file, "lo"));
     CHECK_EQ(c.code, 0);
     CHECK_STR(str_text(&a.out), str_text(&c.out));
-    spawned_free(&a);
-    spawned_free(&b);
-    spawned_free(&c);
 }
 
 PLAIN_TEST(cli_a_seed_repeats_an_answer)
@@ -229,13 +223,12 @@ PLAIN_TEST(cli_a_seed_repeats_an_answer)
 /* The ids of the sampled tokens, from a run with --json-events. */
 static int sampled(const char *const *args, int32_t ids[64])
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, args);
     CHECK_MSG(r.code == 0, "%s", str_text(&r.err));
     int n = 0;
     for (char *at = r.out.at; (at = strstr(at, "\"id\":")) && n < 64; at += 5)
         ids[n++] = (int32_t)strtol(at + 5, NULL, 10);
-    spawned_free(&r);
     return n;
 }
 
@@ -280,7 +273,7 @@ TEST(cli_biases_and_penalties_reach_the_sampler)
 TEST(cli_events_are_lines_of_json)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL,
                 ARGS("run", "-m", m, "--raw", "--seed", "1", "-n", "20", "--ignore-eog",
                      "--json-events", "Hi"));
@@ -291,7 +284,6 @@ TEST(cli_events_are_lines_of_json)
         n_tokens += !strncmp(line, "{\"event\":\"token\"", 16);
     }
     CHECK_EQ(n_tokens, 20);
-    spawned_free(&r);
 }
 
 PLAIN_TEST(cli_logits_are_the_same_in_any_chunks_and_whole_or_not_at_all)
@@ -363,12 +355,11 @@ TEST(cli_a_limit_on_file_sizes_leaves_no_half_file)
     const char *path = test_temp("limited.gguf");
     struct rlimit small = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
     char found[600];
-    glob_t g;
+    AUTO(globfree) glob_t g;
     CHECK(!setrlimit(RLIMIT_FSIZE, &small));
     check_refusal("limited.gguf: cannot write", ARGS("synth", "tiny-all", path));
     snprintf(found, sizeof found, "%s*", path);
     CHECK_EQ(glob(found, 0, NULL, &g), GLOB_NOMATCH);
-    globfree(&g);
 }
 
 PLAIN_TEST(cli_a_bench_that_is_interrupted_ends_with_130)
@@ -389,13 +380,12 @@ PLAIN_TEST(cli_a_reader_that_leaves_ends_it_quietly)
 TEST(cli_interrupt_ends_the_answer_with_130)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, &(spawn_options){.signal = SIGINT},
                 ARGS("run", "-m", m, "--raw", "--seed", "1", "-c", "131072", "--ignore-eog", "hi"));
     CHECK_EQ(r.code, 130);
     CHECK(r.out.n && r.out.at[r.out.n - 1] == '\n');
     CHECK(strstr(str_text(&r.err), "cancelled"));
-    spawned_free(&r);
 }
 
 /* The grammar allows one text only, so every instruction set writes the same bytes: a window title,
@@ -407,7 +397,7 @@ PLAIN_TEST(cli_model_text_cannot_drive_the_terminal)
     const char *grammar = write_test_file("escapes.gbnf", rule, sizeof rule - 1);
     const char *const args[] = {"run", "-q",        "-m",    m,    "--raw", "-n",
                                 "100", "--grammar", grammar, "hi", NULL};
-    spawned tty, pipe;
+    AUTO(spawned_free) spawned tty, pipe;
     spawn_carat(&pipe, NULL, args);
     CHECK_STR(str_text(&pipe.out), "a\x1b]0;owned\x07"
                                    "b\x1b[31mc\xc2\x9b"
@@ -422,20 +412,17 @@ PLAIN_TEST(cli_model_text_cannot_drive_the_terminal)
                   "byte %zu is %02x", i, c);
         CHECK(!(c == 0xc2 && i + 1 < tty.out.n && (unsigned char)tty.out.at[i + 1] < 0xa0));
     }
-    spawned_free(&tty);
-    spawned_free(&pipe);
 }
 
 /* The prompt tokens that `carat run` reports. */
 static int prompt_tokens(const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     int n = 0;
     spawn_carat(&r, NULL, args);
     CHECK_MSG(r.code == 0, "%s", str_text(&r.err));
     const char *at = strstr(str_text(&r.err), "[prompt ");
     CHECK(at && sscanf(at, "[prompt %d", &n) == 1);
-    spawned_free(&r);
     return n;
 }
 
@@ -508,7 +495,7 @@ TEST(cli_names_cannot_drive_the_terminal)
                                        ARGS("run", "-n", "1", "\xe2\x80\xae/gemma4", "hi")};
     const size_t n = sizeof uses / sizeof *uses;
     for (size_t i = 0; i < n; i++) {
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, NULL, uses[i]);
         for (int k = i + 1 == n; k < 2; k++) {
             const char *text = str_text(k ? &r.err : &r.out);
@@ -516,7 +503,6 @@ TEST(cli_names_cannot_drive_the_terminal)
                           !strstr(text, "\xe2\x80\xae"),
                       "use %zu: %s", i, text);
         }
-        spawned_free(&r);
     }
 }
 
@@ -636,11 +622,10 @@ TEST(cli_makes_models_by_modelfiles)
     snprintf(file, sizeof file, "%s", test_temp("Modelfile"));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_write(file, cases[i].text, strlen(cases[i].text));
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, NULL, ARGS("create", "made", "-f", file));
         CHECK_MSG(cases[i].says ? r.code && spawned_says(&r.err, cases[i].says) : !r.code, "%s: %s",
                   cases[i].text, str_text(&r.err));
-        spawned_free(&r);
     }
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     int len =

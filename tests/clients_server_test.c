@@ -36,7 +36,7 @@ TEST(server_answers_many_as_it_answers_one)
     asker a[N];
     pthread_t t[N];
     arena mem = {0};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, ARGS("--parallel", "4"));
     for (int i = 0; i < N; i++) {
         snprintf(bodies[i], sizeof bodies[i],
@@ -57,29 +57,26 @@ TEST(server_answers_many_as_it_answers_one)
         response_free(&a[i].r);
     }
     arena_free(&mem);
-    stop(&s);
 }
 
 /* A stream that lasts until the context is full. What was read of it is appended to seen, unless
  * that is NULL. */
 static int begin_long(const served *s, str *seen)
 {
-    str none = {0};
+    AUTO(str_free) str none = {0};
     int fd = http_begin(s, "/v1/chat/completions",
                         "{" ASK ",\"stream\":true,\"ignore_eos\":true,\"temperature\":0}");
     CHECK(http_read_until(fd, seen ? seen : &none, "\"content\":"));
-    str_free(&none);
     return fd;
 }
 
 static int busy_slots(const served *s)
 {
-    response r;
+    AUTO(response_free) response r;
     int busy;
     http_call(&r, s, "GET", "/metrics", NULL, NULL);
     const char *line = strstr(r.body.at, "\ncarat_slots_busy ");
     CHECK(line && sscanf(line, "\ncarat_slots_busy %d", &busy) == 1);
-    response_free(&r);
     return busy;
 }
 
@@ -98,13 +95,12 @@ TEST(server_stops_for_clients_that_leave)
     const char *args[] = {
         "-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "--ctx", "60000", "-t", "1",
         NULL};
-    served s;
+    AUTO(stop) served s;
     served_start(&s, args);
     int fd = begin_long(&s, NULL);
     wait_for_busy(&s, 1);
     close(fd);
     wait_for_busy(&s, 0);
-    stop(&s);
 }
 
 TEST(server_queue_is_full_at_some_point)
@@ -115,7 +111,7 @@ TEST(server_queue_is_full_at_some_point)
                           "--parallel", "1",
                           "--queue",    "1",
                           NULL};
-    served s;
+    AUTO(stop) served s;
     response r;
     served_start(&s, args);
     int first = begin_long(&s, NULL);
@@ -131,7 +127,6 @@ TEST(server_queue_is_full_at_some_point)
     CHECK_MSG(http_read_until(second, &seen, "[DONE]"), "%s", seen.at); /* then it runs */
     str_free(&seen);
     close(second);
-    stop(&s);
 }
 
 static void wait_for_draining(const served *s)
@@ -150,7 +145,7 @@ static void wait_for_draining(const served *s)
 TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
 {
     served s;
-    str seen = {0};
+    AUTO(str_free) str seen = {0};
     start_toy(&s, ARGS("--drain", "300"));
     int fd = begin_long(&s, &seen);
     kill(s.pid, SIGTERM);
@@ -166,7 +161,6 @@ TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
     wait_for_draining(&s); /* two signals at once would be one */
     CHECK_EQ(served_stop(&s, SIGTERM), 128 + SIGTERM);
     close(fd);
-    str_free(&seen);
 }
 
 /* A stream that ends by a shutdown says so, and the log has the true number of tokens. */
@@ -179,7 +173,7 @@ TEST(server_says_that_a_stream_ends_by_its_shutdown)
                           NULL};
     served s;
     str seen = {0};
-    char *log;
+    AUTO_MEM char *log;
     size_t n;
     err e = {0};
     served_start(&s, args);
@@ -196,7 +190,6 @@ TEST(server_says_that_a_stream_ends_by_its_shutdown)
     const char *line = strstr(log, "(0 cached), "), *end = line ? strchr(line, '\n') : NULL;
     CHECK_MSG(end && strtol(line + 12, NULL, 10) > 10, "%s", log);
     CHECK_MSG(memmem(line, (size_t)(end - line), "shut down", 9), "%s", log);
-    mem_free(log);
 }
 
 /* ---- Long waits ---- */
@@ -209,8 +202,8 @@ TEST(server_says_that_it_is_alive_while_others_are_served)
                           "--parallel", "1",
                           "--ping",     "1",
                           NULL};
-    served s;
-    str seen = {0}, unpinged = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0}, unpinged = {0};
     served_start(&s, args);
     int first = begin_long(&s, NULL);
     int second = http_begin(&s, "/v1/messages",
@@ -225,9 +218,6 @@ TEST(server_says_that_it_is_alive_while_others_are_served)
     CHECK_MSG(http_read_until(third, &unpinged, "[DONE]"), "%s", str_text(&unpinged));
     CHECK_MSG(!strstr(unpinged.at, "at work"), "%s", unpinged.at);
     close(third);
-    str_free(&unpinged);
-    str_free(&seen);
-    stop(&s);
 }
 
 TEST(server_streams_may_be_silent_for_longer_than_clients)
@@ -239,8 +229,8 @@ TEST(server_streams_may_be_silent_for_longer_than_clients)
                           "--ping",     "0",
                           "--timeout",  "1",
                           NULL};
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     served_start(&s, args);
     int first = begin_long(&s, NULL);
     int second = http_begin(&s, "/v1/messages",
@@ -254,16 +244,14 @@ TEST(server_streams_may_be_silent_for_longer_than_clients)
     close(first);
     CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
     close(second);
-    str_free(&seen);
-    stop(&s);
 }
 
 /* Compiling a large schema stops when the client leaves. */
 TEST(server_gives_up_a_schema_whose_client_left)
 {
-    served s;
-    str body = {0};
-    char *log = NULL;
+    AUTO(stop) served s;
+    AUTO(str_free) str body = {0};
+    AUTO_MEM char *log = NULL;
     size_t n;
     err e = {0};
     start_toy(&s, NULL);
@@ -288,9 +276,6 @@ TEST(server_gives_up_a_schema_whose_client_left)
         usleep(5000);
     }
     CHECK_MSG(strstr(log, " 499 ") && strstr(log, "client gone"), "%s", log);
-    mem_free(log);
-    str_free(&body);
-    stop(&s);
 }
 
 /* ---- Connections ---- */
@@ -318,8 +303,8 @@ TEST(server_refuses_a_body_of_two_lengths)
         "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     };
     static const char hidden[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
         char bytes[512];
@@ -336,12 +321,9 @@ TEST(server_refuses_a_body_of_two_lengths)
     CHECK(send(fd, zero, sizeof zero - 1, MSG_NOSIGNAL) == sizeof zero - 1);
     CHECK(http_read_until(fd, &seen, "HTTP/1.1 400"));
     close(fd);
-    response r;
+    AUTO(response_free) response r;
     http_call(&r, &s, "GET", "/health", NULL, NULL);
     CHECK_EQ(r.status, 200);
-    response_free(&r);
-    str_free(&seen);
-    stop(&s);
 }
 
 enum { SLOW_CLIENTS = 1000 };
@@ -370,7 +352,7 @@ TEST(server_serves_the_honest_beside_a_thousand_slow_ones)
 {
     static int fd[SLOW_CLIENTS];
     struct rlimit l;
-    served s;
+    AUTO(stop) served s;
     CHECK(!getrlimit(RLIMIT_NOFILE, &l));
     if (l.rlim_cur < SLOW_CLIENTS + 100) {
         l.rlim_cur = l.rlim_max < SLOW_CLIENTS + 100 ? l.rlim_max : SLOW_CLIENTS + 100;
@@ -402,15 +384,14 @@ TEST(server_serves_the_honest_beside_a_thousand_slow_ones)
     }
     for (int i = 0; i < SLOW_CLIENTS; i++)
         close(fd[i]);
-    stop(&s);
 }
 
 /* The header of a second request has a deadline, too. */
 TEST(server_closes_connections_that_trickle_a_second_request)
 {
     static const char first[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     start_toy(&s, ARGS("--timeout", "1"));
     int fd = http_dial(&s);
     double start = clock_ms();
@@ -424,8 +405,6 @@ TEST(server_closes_connections_that_trickle_a_second_request)
         CHECK(clock_ms() - start < PATIENCE_MS);
     }
     close(fd);
-    str_free(&seen);
-    stop(&s);
 }
 
 /* Waits until the server closes the connection; returns after how many ms. */
@@ -445,13 +424,12 @@ TEST(server_closes_connections_whose_body_stops)
 {
     static const char begin[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                                 "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, ARGS("--timeout", "1"));
     int fd = http_dial(&s);
     CHECK_EQ(send(fd, begin, sizeof begin - 1, MSG_NOSIGNAL), sizeof begin - 1);
     CHECK(wait_for_end(fd) >= 900);
     close(fd);
-    stop(&s);
 }
 
 static void open_slow_clients(const served *s, int fd[4])
@@ -477,7 +455,7 @@ static void get_past_slow_clients(const served *s, const int *fd, int n, int rea
                               "Connection: close\r\n\r\n";
     double start = clock_ms();
     for (bool answered = false; !answered;) {
-        str seen = {0};
+        AUTO(str_free) str seen = {0};
         char c;
         int honest = http_dial(s);
         CHECK(send(honest, ask, sizeof ask - 1, MSG_NOSIGNAL) > 0);
@@ -491,7 +469,6 @@ static void get_past_slow_clients(const served *s, const int *fd, int n, int rea
         }
         answered = http_read_until(honest, &seen, "\"status\":\"ok\"");
         close(honest);
-        str_free(&seen);
     }
 }
 
@@ -499,14 +476,13 @@ static void get_past_slow_clients(const served *s, const int *fd, int n, int rea
  * the line before one), or with answers that they read a byte at a time, are closed. */
 TEST(server_closes_connections_that_trickle_a_body_or_read_slowly)
 {
-    served s;
+    AUTO(stop) served s;
     int fd[4];
     start_toy(&s, ARGS("--timeout", "1", "--connections", "4"));
     open_slow_clients(&s, fd);
     get_past_slow_clients(&s, fd, 4, 3);
     for (int i = 0; i < 4; i++)
         close(fd[i]);
-    stop(&s);
 }
 
 /* More slow clients than connections, all at once: the first lose theirs long before --timeout. */
@@ -515,7 +491,7 @@ PLAIN_TEST(server_makes_room_while_slow_clients_hold_all_connections)
     enum { CROWD = 12 };
     static const char begin[] =
         "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{";
-    served s;
+    AUTO(stop) served s;
     int fd[CROWD];
     start_toy(&s, ARGS("--timeout", "86400", "--connections", "6"));
     for (int i = 0; i < CROWD; i++) {
@@ -525,15 +501,14 @@ PLAIN_TEST(server_makes_room_while_slow_clients_hold_all_connections)
     get_past_slow_clients(&s, fd, CROWD, -1);
     for (int i = 0; i < CROWD; i++)
         close(fd[i]);
-    stop(&s);
 }
 
 TEST(server_takes_several_requests_of_one_connection)
 {
     static const char two[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
                               "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     start_toy(&s, NULL);
     int fd = http_begin(&s, "/v1/chat/completions", NULL);
     close(fd); /* a request without a body leaves no trace */
@@ -542,8 +517,6 @@ TEST(server_takes_several_requests_of_one_connection)
     CHECK(http_read_until(fd, &seen, "\"status\":\"ok\""));
     CHECK(http_read_until(fd, &seen, "\"object\":\"list\""));
     close(fd);
-    str_free(&seen);
-    stop(&s);
 }
 
 /* ---- Memory ---- */
@@ -585,7 +558,7 @@ TEST(server_memory_is_bounded_by_the_body)
          "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[",
          "1,", "1]}\"}}],\"tool_responses\":[{\"response\":1}]}]}"},
     };
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     long before = peak_kib(&s);
     if (before < 0)
@@ -604,7 +577,6 @@ TEST(server_memory_is_bounded_by_the_body)
         CHECK_MSG(SANITIZED || kib < 24 * (BODY >> 10), "%s: %ld KiB for a body of %d",
                   bodies[i].path, kib, BODY >> 10);
     }
-    stop(&s);
 }
 
 /* With and without drafts: the same answer, and numbers that say what was drafted. */
@@ -616,9 +588,9 @@ TEST(server_drafts_leave_answers_alone)
         "{" ASK ",\"max_tokens\":60,\"temperature\":0,\"speculative\":{\"n_max\":2}}",
         "{" ASK ",\"max_tokens\":60,\"temperature\":1,\"seed\":3,\"speculative\":false}",
         "{" ASK ",\"max_tokens\":60,\"temperature\":1,\"seed\":3}"};
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     const char *said[5];
     int n[5]; /* what is sampled, and so its length, differs between instruction sets */
     start_toy(&s, ARGS("--draft", "lookup", "--parallel", "2"));
@@ -653,7 +625,4 @@ TEST(server_drafts_leave_answers_alone)
     response_free(&r);
     http_call(&r, &s, "GET", "/slots", NULL, NULL);
     CHECK(strstr(r.body.at, "\"speculative\":true"));
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }

@@ -54,9 +54,8 @@ static const char *program(void)
 static const char *script(const char *shell, const char *name)
 {
     const char *path = test_temp(name);
-    str out = {0};
+    AUTO(str_free) str out = {0};
     run_shell(&out, "%s completion %s > '%s'", program(), shell, path);
-    str_free(&out);
     return path;
 }
 
@@ -100,7 +99,7 @@ TEST(completion_in_bash)
 {
     need_shell("bash");
     const char *path = script("bash", "carat.bash");
-    str out = {0};
+    AUTO(str_free) str out = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run_shell(
             &out,
@@ -120,7 +119,6 @@ TEST(completion_in_bash)
               "_carat; printf \"%%s\\n\" \"${COMPREPLY[@]}\"'",
               program(), line, path);
     CHECK_STR(str_text(&out), "b.gguf\n");
-    str_free(&out);
 }
 
 TEST(completion_in_fish)
@@ -130,7 +128,7 @@ TEST(completion_in_fish)
     setenv("XDG_DATA_HOME", home, 1); /* fish makes folders there */
     setenv("XDG_CONFIG_HOME", home, 1);
     setenv("XDG_CACHE_HOME", home, 1);
-    str out = {0};
+    AUTO(str_free) str out = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run_shell(&out, "fish --no-config -c 'source %s; complete -C \"%s %s\"'", path, program(),
                   cases[i].line);
@@ -141,7 +139,6 @@ TEST(completion_in_fish)
         CHECK_MSG(has_line(&out, cases[i].want, before) && (!cases[i].only || n_lines(&out) == 1),
                   "%s: %s", cases[i].line, str_text(&out));
     }
-    str_free(&out);
 }
 
 /* _arguments needs a line editor, so an interactive zsh runs on a terminal that zpty makes. */
@@ -149,7 +146,7 @@ TEST(completion_in_zsh)
 {
     need_shell("zsh");
     const char *dir = test_temp("functions");
-    str out = {0};
+    AUTO(str_free) str out = {0};
     run_shell(&out, "mkdir '%s'; %s completion zsh > '%s/_carat'", dir, program(), dir);
     run_shell(&out,
               "zsh -f -c 'zmodload zsh/zpty; zpty z zsh -f -i; zpty -w z \"fpath=($1 \\$fpath); "
@@ -159,7 +156,6 @@ TEST(completion_in_zsh)
               "zpty -r -m z line \"*--no-mmap*\" && print -r -- found; zpty -d z' zsh '%s' '%s'%s",
               dir, program(), "");
     CHECK_MSG(strstr(str_text(&out), "found"), "%s", str_text(&out));
-    str_free(&out);
 }
 
 TEST(completion_by_the_program)
@@ -179,10 +175,9 @@ TEST(completion_by_the_program)
         CHECK_MSG(strstr(str_text(&out), "0\n"), "%s: %s", none[i], str_text(&out));
     }
     str_free(&out);
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, ARGS("completion", "powershell"));
     CHECK(r.code == 2 && strstr(str_text(&r.err), "bash, zsh or fish"));
-    spawned_free(&r);
 }
 
 /* Lists of choices name options that exist. */

@@ -28,8 +28,8 @@ static void says(const spawned *r, int code, const char *what)
 PLAIN_TEST(run_compresses_what_comes_before_the_question)
 {
     char path[512];
-    str text = {0};
-    spawned r;
+    AUTO(str_free) str text = {0};
+    AUTO(spawned_free) spawned r;
     err e = {0};
     json_t *v = NULL;
     model = toy_model_write(NULL);
@@ -76,6 +76,4 @@ PLAIN_TEST(run_compresses_what_comes_before_the_question)
     spawned_free(&r);
     RUN(&r, "--compress", "0.3", "--compress-model", "/nowhere.gguf", "Hi");
     says(&r, 1, "/nowhere.gguf");
-    spawned_free(&r);
-    str_free(&text);
 }

@@ -72,10 +72,10 @@ PLAIN_TEST(server_compresses_prompts_of_every_dialect)
         {"/api/chat", "messages",
          "\"stream\":false,\"options\":{\"compress\":0.3,\"num_predict\":2}", NULL},
     };
-    served s;
+    AUTO(stop) served s;
     response r;
-    arena mem = {0};
-    str body = {0}, got = {0};
+    AUTO(arena_free) arena mem = {0};
+    AUTO(str_free) str body = {0}, got = {0};
     start(&s, ARGS("--parallel", "2"));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         http_post(&r, &s, kinds[i].path, talk(kinds[i].list, kinds[i].more));
@@ -103,10 +103,6 @@ PLAIN_TEST(server_compresses_prompts_of_every_dialect)
     CHECK(r.status == 200 && !strstr(r.body.at, "compression"));
     response_free(&r);
     CHECK_NEAR(http_metric(&s, "carat_compressed_prompts_total"), 7, 0);
-    str_free(&got);
-    str_free(&body);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(server_refuses_compression_that_makes_no_sense)
@@ -122,7 +118,7 @@ TEST(server_refuses_compression_that_makes_no_sense)
         {"/v1/completions", "{\"prompt\":\"<|turn>user\\nHi\",\"compress\":0.5}", "control tokens"},
         {"/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"compress\":0.5}", "compress"},
     };
-    served s;
+    AUTO(stop) served s;
     response r;
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -131,16 +127,15 @@ TEST(server_refuses_compression_that_makes_no_sense)
                   r.status, str_text(&r.body));
         response_free(&r);
     }
-    stop(&s);
 }
 
 /* The server's option holds where a request does not say; a client that leaves while its text is
  * scored leaves nothing behind. */
 PLAIN_TEST(server_compresses_with_a_scorer)
 {
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     start(&s, ARGS("--compress", "0.3", "--compress-model", toy_model_write(NULL)));
     http_post(&r, &s, "/v1/chat/completions", talk("messages", "\"max_tokens\":2"));
     check_shorter(account(&mem, &r, "usage.compression"), "texts.0.message");
@@ -160,7 +155,4 @@ PLAIN_TEST(server_compresses_with_a_scorer)
     }
     http_post(&r, &s, "/v1/completions", "{\"prompt\":\"Hi\",\"max_tokens\":2}");
     CHECK(r.status == 200 && !strstr(r.body.at, "compression"));
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }

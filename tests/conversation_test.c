@@ -81,12 +81,11 @@ TEST(cli_conversation_on_a_terminal)
     terminal_expect(&t, "is empty");
     terminal_type(&t, "/quit\r");
     CHECK_EQ(terminal_close(&t), 0);
-    char *history;
+    AUTO_MEM char *history;
     size_t n;
     err e = {0};
     CHECK_OK(file_read_all(test_temp("state/carat/history"), 1 << 20, &history, &n, &e), e);
     CHECK(!strstr(history, "Hello") && strstr(history, "/quit")); /* after /clear */
-    mem_free(history);
 }
 
 /* The second to end keeps the history of the first. */

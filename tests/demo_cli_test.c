@@ -17,12 +17,11 @@ static void need_bundled(void)
 
 static void ask_bundled(const char *in, const char *says, const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, &(spawn_options){.in = in}, args);
     CHECK_MSG(r.code == 0, "exit status %d; stderr: %s", r.code, str_text(&r.err));
     CHECK_MSG(strstr(str_text(&r.out), says), "the answer is \"%s\", expected \"%s\" in it",
               str_text(&r.out), says);
-    spawned_free(&r);
 }
 
 PLAIN_TEST(demo_answers_from_arguments_stdin_and_file)
@@ -58,7 +57,7 @@ PLAIN_TEST(demo_sees_pictures)
 PLAIN_TEST(demo_recalls_from_the_middle_of_a_long_text)
 {
     need_bundled();
-    str text = {0};
+    AUTO(str_free) str text = {0};
     for (int i = 0; i < 110; i++) {
         str_puts(&text, "The wind moved the leaves, and a crow called from the tower. ");
         if (i == 50)
@@ -76,25 +75,23 @@ PLAIN_TEST(demo_recalls_from_the_middle_of_a_long_text)
         ask_bundled(str_text(&text), "6154",
                     ARGS("run", "-q", "--greedy", "--sparse", modes[i],
                          "What is the secret code of the red drum?"));
-    str_free(&text);
 }
 
 PLAIN_TEST(demo_thinks_on_stderr_and_answers_on_stdout)
 {
     need_bundled();
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, ARGS("run", "-q", "--greedy", "--think", "What is 21 + 35?"));
     CHECK_EQ(r.code, 0);
     CHECK(strstr(str_text(&r.out), "56"));
     CHECK(r.err.n > 10 && !strstr(str_text(&r.err), "channel"));
     CHECK(!strstr(str_text(&r.out), "column") && !strstr(r.out.at, "channel"));
-    spawned_free(&r);
 }
 
 PLAIN_TEST(demo_stops_before_any_of_its_stop_strings)
 {
     need_bundled();
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, ARGS("run", "-q", "--greedy", "Count from 1 to 20."));
     CHECK(strstr(str_text(&r.out), "1 2 3 4 5 6 7 8"));
     spawned_free(&r);
@@ -103,7 +100,6 @@ PLAIN_TEST(demo_stops_before_any_of_its_stop_strings)
                      "Count from 1 to 20."));
     CHECK_EQ(r.code, 0);
     CHECK_STR(str_text(&r.out), "1 2 3 4 5 6\n");
-    spawned_free(&r);
 }
 
 PLAIN_TEST(demo_calls_a_tool_and_reads_its_result)
@@ -180,7 +176,7 @@ PLAIN_TEST(demo_conversation_with_tools_thoughts_and_files)
 
 PLAIN_TEST(demo_through_the_library_from_plain_c)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     need_bundled();
     const char *model = test_path("models/demo.gguf");
     spawn_carat(&r, &(spawn_options){.program = "chat"}, ARGS(model, "What is 12 + 30?"));
@@ -192,5 +188,4 @@ PLAIN_TEST(demo_through_the_library_from_plain_c)
     spawn_carat(&r, &(spawn_options){.program = "chat"}, ARGS("/nowhere.gguf", "hi"));
     CHECK_EQ(r.code, 1);
     CHECK(!strncmp(str_text(&r.err), "chat: /nowhere.gguf", 19));
-    spawned_free(&r);
 }

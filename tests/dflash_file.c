@@ -507,7 +507,7 @@ void df_compute(const df_options *o, const df_block *b, double *logp, double *co
     int32_t c = b->n_ctx, n = c + b->slots, before = b->token;
     double(*x)[DF_EMBD] = mem_alloc((size_t)b->slots * sizeof *x);
     double(*g)[DF_EMBD] = mem_alloc((size_t)(c + 1) * sizeof *g);
-    key_values *kv = mem_alloc((size_t)n * sizeof *kv);
+    AUTO_MEM key_values *kv = mem_alloc((size_t)n * sizeof *kv);
     CHECK(x && g && kv);
     for (int32_t p = 0; p < c; p++)
         context_row(o, b->features + (size_t)p * WIDE, g[p]);
@@ -545,5 +545,4 @@ void df_compute(const df_options *o, const df_block *b, double *logp, double *co
     }
     mem_free(x);
     mem_free(g);
-    mem_free(kv);
 }

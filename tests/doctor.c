@@ -7,7 +7,7 @@ void doctor_gguf(const char *from, const char *to, const doctor_change *c)
 {
     static const float zeros[32];
     static const uint64_t ne[] = {32, 1, 1, 1};
-    gguf g;
+    AUTO(gguf_close) gguf g;
     gguf_writer *w;
     err e = {0};
     CHECK_OK(gguf_open(&g, from, false, NULL, NULL, &e), e);
@@ -41,5 +41,4 @@ void doctor_gguf(const char *from, const char *to, const doctor_change *c)
     if (c->add)
         CHECK_OK(gguf_write_data(w, zeros, sizeof zeros, &e), e);
     CHECK_OK(gguf_commit(w, &e), e);
-    gguf_close(&g);
 }

@@ -203,7 +203,7 @@ static void put_tensors(const char *dir, const model_shape *s, const draft_check
     checkpoint c = {.m = m};
     str file = {0};
     int32_t n = s->family->list(s, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     s->family->list(s, list, n);
     str_puts(&c.head, "{");
     for (int32_t i = 0; i < n; i++) {
@@ -252,7 +252,6 @@ static void put_tensors(const char *dir, const model_shape *s, const draft_check
     str_free(&file);
     str_free(&c.head);
     str_free(&c.data);
-    mem_free(list);
 }
 
 void draft_checkpoint_write(const char *dir, const draft_checkpoint *m, model_shape **s)

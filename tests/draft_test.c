@@ -106,7 +106,7 @@ static void answer(speaker *a, const char *messages, const char *tools, bool thi
 static void answer_skills(speaker *a, int every)
 {
     err e = {0};
-    char *text;
+    AUTO_MEM char *text;
     size_t n;
     int line_no = 0;
     CHECK_OK(file_read_all(test_path("tests/demo/skills.jsonl"), FILE_MAX, &text, &n, &e), e);
@@ -123,14 +123,13 @@ static void answer_skills(speaker *a, int every)
         free(declared);
         json_decref(c);
     }
-    mem_free(text);
 }
 
 /* All questions about the two texts, of 1000 tokens ("short") or 8000 ("long"). */
 static void answer_texts(speaker *a, const char *which)
 {
     err e = {0};
-    char *text;
+    AUTO_MEM char *text;
     size_t n;
     CHECK_OK(file_read_all(test_path("tests/demo/draft_texts.jsonl"), FILE_MAX, &text, &n, &e), e);
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
@@ -149,7 +148,6 @@ static void answer_texts(speaker *a, const char *which)
         }
         json_decref(c);
     }
-    mem_free(text);
 }
 
 static double per_round(const stats *t)

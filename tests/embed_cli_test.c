@@ -15,11 +15,10 @@ static void run(spawned *r, const char *in, const char *const *args)
 
 static void refused(int code, const char *says, const char *in, const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     run(&r, in, args);
     CHECK_MSG(r.code == code && strstr(str_text(&r.err), says), "%s: %d %s", says, r.code,
               str_text(&r.err));
-    spawned_free(&r);
 }
 #define REFUSED(code, says, in, ...)                                                               \
     refused(code, says, in, (const char *const[]){__VA_ARGS__, NULL})
@@ -87,8 +86,8 @@ TEST(embed_command_cuts_or_refuses_long_texts)
 {
     const char *m =
         toy_model_write(&(toy_model_file){.base = "encoder", .no_chat = true, .n_ctx_train = 128});
-    str text = {0};
-    spawned r;
+    AUTO(str_free) str text = {0};
+    AUTO(spawned_free) spawned r;
     for (int i = 0; i < 300; i++)
         str_puts(&text, "x 7 ");
     str_putc(&text, '\n');
@@ -99,8 +98,6 @@ TEST(embed_command_cuts_or_refuses_long_texts)
                  json_object_get(json_array_get(json_object_get(v, "data"), 0), "tokens")),
              128);
     json_decref(v);
-    spawned_free(&r);
-    str_free(&text);
 }
 
 TEST(rerank_command_orders_texts)

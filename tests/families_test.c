@@ -11,28 +11,23 @@
 static float *logits_of(const fidelity *f, const char *path)
 {
     err e = {0};
-    carat_model *m = NULL;
-    carat_session *s = NULL;
+    AUTO_MODEL *m = NULL;
+    AUTO_SESSION *s = NULL;
     const carat_session_options opt = {.n_ctx = 64, .chunk = 9, .kv_k = "f32"};
     float *x = mem_calloc((size_t)f->n_vocab, sizeof *x);
     CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
     CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
     CHECK_OK(carat_eval(s, f->tokens, 40, x, NULL, &e), e);
-    carat_session_close(s);
-    carat_model_close(m);
     return x;
 }
 
 static void check_same(const char *name, const fidelity_file *v)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, name);
-    float *want = logits_of(&f, fidelity_write(&f, NULL)),
-          *got = logits_of(&f, fidelity_write(&f, v));
+    AUTO_MEM float *want = logits_of(&f, fidelity_write(&f, NULL)),
+                   *got = logits_of(&f, fidelity_write(&f, v));
     CHECK_MSG(!memcmp(want, got, (size_t)f.n_vocab * sizeof *got), "%s: other logits", name);
-    mem_free(want);
-    mem_free(got);
-    fidelity_close(&f);
 }
 
 TEST(laguna_other_spellings_of_keys)
@@ -86,28 +81,24 @@ TEST(keys_and_values_beyond_f16_fail_with_a_sentence)
         {"gpt-oss", "blk.1.attn_v.bias", 1e7f},   {"qwen3", "blk.1.attn_k_norm.weight", 1e5f}};
     static const char *const types[] = {"f16", "f32", "bf16", "q8_0"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, cases[i].model);
         const char *path = fidelity_write(
             &f, &(fidelity_file){.scaled_tensor = cases[i].tensor, .scale = cases[i].scale});
         for (int k = 0; k < 4; k++) {
             err e = {0};
-            carat_model *m = NULL;
-            carat_session *s = NULL;
+            AUTO_MODEL *m = NULL;
+            AUTO_SESSION *s = NULL;
             const carat_session_options opt = {
                 .n_ctx = 64, .chunk = 9, .kv_k = types[k], .kv_v = types[k]};
-            float *x = mem_calloc((size_t)f.n_vocab, sizeof *x);
+            AUTO_MEM float *x = mem_calloc((size_t)f.n_vocab, sizeof *x);
             CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
             CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
             status st = carat_eval(s, f.tokens, 40, x, NULL, &e);
             CHECK_MSG(!st == (k > 0), "%s, %s in %s: %s", cases[i].model, cases[i].tensor, types[k],
                       st ? e.text : "no error");
             CHECK_MSG(!st || strstr(e.text, "--kv-type bf16"), "%s", e.text);
-            mem_free(x);
-            carat_session_close(s);
-            carat_model_close(m);
         }
-        fidelity_close(&f);
     }
 }
 
@@ -148,7 +139,7 @@ static void check_drafts_and_prefixes(const char *model, const char *format)
 {
     const char *const types[] = {"f16", format};
     static const int32_t depth[] = {4, 0, 2, 3};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     err e = {0};
     fidelity_open(&f, model);
     const char *path = fidelity_write(&f, NULL);
@@ -163,12 +154,12 @@ static void check_drafts_and_prefixes(const char *model, const char *format)
             e);
     for (int k = 0; k < 2; k++) {
         carat_session_options so = {.n_ctx = 160, .chunk = 12, .kv_k = types[k]};
-        carat_session *kept;
+        AUTO_SESSION *kept;
         CHECK_OK(carat_session_open(m[1], &so, &kept, &e), e);
         so.chunk = 16;
         for (int64_t turn = 0; turn < 3; turn++) {
             int64_t n = 90 + 15 * turn;
-            carat_session *fresh;
+            AUTO_SESSION *fresh;
             ids[turn == 1 ? 88 : 60] = 100; /* after what the last prompt began with */
             CHECK_OK(carat_session_open(m[0], &so, &fresh, &e), e);
             answer want = answer_of(m[0], fresh, ids, n, NULL);
@@ -178,14 +169,11 @@ static void check_drafts_and_prefixes(const char *model, const char *format)
             CHECK_MSG(got.n == ANSWER && !memcmp(got.id, want.id, sizeof got.id),
                       "%s, %s, turn %d: another answer", model, types[k], (int)turn);
             n_rounds += got.t.n_rounds;
-            carat_session_close(fresh);
         }
-        carat_session_close(kept);
     }
     CHECK(n_rounds > 0);
     carat_model_close(m[0]);
     carat_model_close(m[1]);
-    fidelity_close(&f);
 }
 
 TEST(gpt_oss_with_drafts_and_prefixes_answers_alike)
@@ -278,28 +266,25 @@ TEST(families_refuse_what_they_cannot_compute)
         {"laguna", {.set_key = "laguna.attention.key_length", .set_value = 16}, "key_length = 16"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         carat_model *m = NULL;
         err e = {0};
         fidelity_open(&f, wrong[i].model);
         CHECK(carat_model_open(fidelity_write(&f, &wrong[i].file), NULL, &m, &e) != OK && !m);
         CHECK_MSG(strstr(e.text, wrong[i].word), "%s, not: %s", wrong[i].word, e.text);
-        fidelity_close(&f);
     }
 }
 
 static status open_laguna(void *path, err *e)
 {
-    carat_model *m = NULL;
+    AUTO_MODEL *m = NULL;
     status st = carat_model_open(path, NULL, &m, e);
-    carat_model_close(m);
     return st;
 }
 
 TEST(laguna_opens_or_fails_without_memory)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, "laguna");
     test_every_allocation(open_laguna, (void *)fidelity_write(&f, NULL));
-    fidelity_close(&f);
 }

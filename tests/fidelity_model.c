@@ -168,9 +168,9 @@ static float *draw_weights(const recipe *r)
 uint64_t fidelity_fingerprint(const fidelity *f)
 {
     uint64_t n = 0, h = 0;
-    recipe *r = read_recipe(f, &n);
+    AUTO_MEM recipe *r = read_recipe(f, &n);
     for (uint64_t i = 0; i < n; i++) {
-        float *w = draw_weights(&r[i]);
+        AUTO_MEM float *w = draw_weights(&r[i]);
         uint64_t sum = 0;
         for (uint64_t j = 0; j < r[i].n; j++) {
             uint32_t bits;
@@ -178,9 +178,7 @@ uint64_t fidelity_fingerprint(const fidelity *f)
             sum += rng_mix(bits | j << 32);
         }
         h = rng_mix(h + sum);
-        mem_free(w);
     }
-    mem_free(r);
     return h;
 }
 
@@ -288,10 +286,9 @@ static void put_split(gguf_writer *w, const recipe *r)
     uint64_t ne[3] = {r->ne[0], r->ne[1] / 2, r->ne[2]};
     int il = atoi(r->name + 4);
     for (int half = 0; half < 2; half++) {
-        str name = {0};
+        AUTO(str_free) str name = {0};
         str_printf(&name, "blk.%d.ffn_%s_exps.weight", il, half ? "up" : "gate");
         gguf_put_tensor(w, str_text(&name), NUM_F32, 3, ne);
-        str_free(&name);
     }
 }
 
@@ -309,11 +306,10 @@ static void write_encoded(gguf_writer *w, const recipe *r, uint32_t type, const 
     err e = {0};
     uint64_t n_bytes = 0;
     CHECK(num_row_bytes(type, r->n, &n_bytes)); /* rows are whole blocks, so all of it is */
-    void *bytes = mem_alloc(n_bytes);
+    AUTO_MEM void *bytes = mem_alloc(n_bytes);
     CHECK(bytes);
     num_format_of(type)->encode(x, bytes, (int64_t)r->n);
     CHECK_OK(gguf_write_data(w, bytes, n_bytes, &e), e);
-    mem_free(bytes);
 }
 
 const char *fidelity_write(const fidelity *f, const fidelity_file *v)
@@ -326,7 +322,7 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
     const tensor *rope = tensor_find(&f->golden.tensors, "rope_freqs.weight");
     gguf_writer *w = NULL;
     uint64_t n = 0;
-    recipe *r = read_recipe(f, &n);
+    AUTO_MEM recipe *r = read_recipe(f, &n);
     err e = {0};
 
     if (!v)
@@ -365,7 +361,6 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
     if (v->add_tensor)
         CHECK_OK(gguf_write_data(w, &(const float){1}, sizeof(float), &e), e);
     CHECK_OK(gguf_commit(w, &e), e);
-    mem_free(r);
     return path;
 }
 

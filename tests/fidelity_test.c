@@ -73,11 +73,10 @@ static float *all_logits(const fidelity *f, carat_model *m, int32_t chunk, const
     err e = {0};
     size_t n = (size_t)f->n_tokens * (size_t)f->n_vocab;
     float *out = mem_calloc(n, sizeof *out);
-    carat_session *s = open_session(m, N_CTX, chunk, kv);
+    AUTO_SESSION *s = open_session(m, N_CTX, chunk, kv);
     CHECK(out);
     CHECK_OK(carat_append(s, f->tokens, f->n_tokens, true, out, &e), e);
     CHECK_EQ(carat_session_n_past(s), f->n_tokens);
-    carat_session_close(s);
     return out;
 }
 
@@ -90,9 +89,9 @@ static bool same_bits(const float *a, const float *b, int32_t rows, int32_t cols
 static void check_kernels(const fidelity *f, const char *path, const carat_model_options *opt,
                           const char *what)
 {
-    carat_model *m = open_model(path, opt);
+    AUTO_MODEL *m = open_model(path, opt);
     int32_t w = f->window, chunks[] = {1, 7, w - 1, w, w + 1, f->n_tokens};
-    float *first = NULL;
+    AUTO_MEM float *first = NULL;
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         if (test_brief() && opt && opt->reference && i % 5)
             continue; /* the plain loops see one row at a time, so first and last say enough */
@@ -110,14 +109,12 @@ static void check_kernels(const fidelity *f, const char *path, const carat_model
         else
             first = x;
     }
-    mem_free(first);
-    carat_model_close(m);
 }
 
 static void check_model(const char *name)
 {
     static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, name);
     const char *path = fidelity_write(&f, NULL);
     carat_model_options opt = {.n_threads = 2, .reference = true};
@@ -134,7 +131,6 @@ static void check_model(const char *name)
         n_run++;
     }
     CHECK(n_run > 0);
-    fidelity_close(&f);
 }
 
 PLAIN_TEST(fidelity_everything_on)
@@ -252,10 +248,9 @@ PLAIN_TEST(fidelity_qwen35moe)
 PLAIN_TEST(fidelity_with_default_options)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, *name);
         check_kernels(&f, fidelity_write(&f, NULL), NULL, "default");
-        fidelity_close(&f);
     }
 }
 
@@ -277,10 +272,10 @@ PLAIN_TEST(fidelity_generations_of_files_agree)
         {"all at once", {.unused_kv = true, .split_experts = true, .other_arity = true}, true},
     };
     for (const char *const *name = fidelity_names; *name; name++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, *name);
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
-        float *want = all_logits(&f, m, 7, "f32");
+        AUTO_MEM float *want = all_logits(&f, m, 7, "f32");
         carat_model_close(m);
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
             if (kinds[i].gemma4 && strcmp(f.arch, "gemma4") != 0)
@@ -298,8 +293,6 @@ PLAIN_TEST(fidelity_generations_of_files_agree)
         CHECK_MSG(same_bits(x, want, f.n_tokens, f.n_vocab), "%s: reading is not mapping", f.name);
         mem_free(x);
         carat_model_close(m);
-        mem_free(want);
-        fidelity_close(&f);
     }
 }
 
@@ -307,10 +300,9 @@ PLAIN_TEST(fidelity_generations_of_files_agree)
 PLAIN_TEST(fidelity_absent_ple_key_is_zero)
 {
     static const fidelity_file v = {.no_ple_key = true};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, "dense");
     check_kernels(&f, fidelity_write(&f, &v), NULL, "no ple key");
-    fidelity_close(&f);
 }
 
 static bool has_experts(const fidelity *f)
@@ -330,23 +322,19 @@ PLAIN_TEST(fidelity_rounded_caches)
         double max, rms;
     } kinds[] = {{"f16", 0.2, 0.015}, {"bf16", 1.0, 0.1}};
     for (const char *const *name = fidelity_names; *name; name++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, *name);
-        carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
+        AUTO_MODEL *m = open_model(fidelity_write(&f, NULL), NULL);
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-            float *first = all_logits(&f, m, 1, kinds[i].kv);
+            AUTO_MEM float *first = all_logits(&f, m, 1, kinds[i].kv);
             distance d = distance_of(first, f.logits, f.n_tokens, f.n_vocab);
             printf("  %s, %s: max %.1e rms %.1e\n", f.name, kinds[i].kv, d.max, d.rms);
             bool routed = has_experts(&f);
             CHECK_MSG(routed || (d.max <= kinds[i].max && d.rms <= kinds[i].rms),
                       "%s, %s cache: max %.2e rms %.2e", f.name, kinds[i].kv, d.max, d.rms);
-            float *x = all_logits(&f, m, f.window + 1, kinds[i].kv);
+            AUTO_MEM float *x = all_logits(&f, m, f.window + 1, kinds[i].kv);
             CHECK(same_bits(x, first, f.n_tokens, f.n_vocab));
-            mem_free(x);
-            mem_free(first);
         }
-        carat_model_close(m);
-        fidelity_close(&f);
     }
 }
 
@@ -360,18 +348,18 @@ static const double INT8_MAX_BOUND = 6, INT8_RMS_BOUND = 0.5;
 static void check_types(const char *name)
 {
     static const uint32_t types[] = {NUM_F16, NUM_BF16, NUM_Q8_0, NUM_Q4_0, NUM_Q5_1};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, name);
     bool routed = gguf_find(&f.golden, "gemma4.expert_count") != NULL;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         fidelity_file v = {.type = types[i]};
         const char *path = fidelity_write(&f, &v);
-        float *want = NULL;
+        AUTO_MEM float *want = NULL;
         for (int kind = 0; kind < 3; kind++) {
             static const char *const kinds[] = {"reference", "exact", "default"};
             carat_model_options opt = {
                 .n_threads = 2, .reference = kind == 0, .exact_f32 = kind == 1};
-            carat_model *m = open_model(path, &opt);
+            AUTO_MODEL *m = open_model(path, &opt);
             float *x = all_logits(&f, m, 1, "f32");
             want = want ? want : x;
             distance d = distance_of(x, want, f.n_tokens, f.n_vocab);
@@ -383,19 +371,15 @@ static void check_types(const char *name)
                       "%s, %s, %s: max %.2e rms %.2e from the reference kernels", f.name,
                       num_name(types[i]), kinds[kind], d.max, d.rms);
             for (int32_t chunk = 3; kind && chunk <= f.n_tokens; chunk *= test_brief() ? 25 : 5) {
-                float *y = all_logits(&f, m, chunk, "f32");
+                AUTO_MEM float *y = all_logits(&f, m, chunk, "f32");
                 CHECK_MSG(same_bits(y, x, f.n_tokens, f.n_vocab),
                           "%s, %s, %s: chunk %d gives other bits than chunk 1", f.name,
                           num_name(types[i]), kinds[kind], chunk);
-                mem_free(y);
             }
             if (x != want)
                 mem_free(x);
-            carat_model_close(m);
         }
-        mem_free(want);
     }
-    fidelity_close(&f);
 }
 
 PLAIN_TEST(fidelity_stored_types_everything_on)
@@ -417,23 +401,20 @@ PLAIN_TEST(fidelity_stored_types_wide_heads)
 PLAIN_TEST(fidelity_last_row_alone_is_the_last_of_all)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, *name);
-        carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
+        AUTO_MODEL *m = open_model(fidelity_write(&f, NULL), NULL);
         float *all = all_logits(&f, m, 9, "f32"), last[320];
         CHECK(f.n_vocab <= 320);
         for (int64_t n = 1; n <= f.n_tokens; n += test_brief() ? 7 : 3) {
             err e = {0};
-            carat_session *s = open_session(m, N_CTX, 9, "f32");
+            AUTO_SESSION *s = open_session(m, N_CTX, 9, "f32");
             CHECK_OK(carat_eval(s, f.tokens, n, last, NULL, &e), e);
             CHECK_MSG(same_bits(last, all + (n - 1) * f.n_vocab, 1, f.n_vocab),
                       "%s: the last of %" PRId64 " rows differs when it is the only one wanted",
                       f.name, n);
-            carat_session_close(s);
         }
         mem_free(all);
-        carat_model_close(m);
-        fidelity_close(&f);
     }
 }
 
@@ -444,10 +425,9 @@ static float *fresh_logits(const fidelity *f, carat_model *m, const int32_t *ids
 {
     err e = {0};
     float *x = mem_alloc((size_t)f->n_vocab * sizeof *x);
-    carat_session *fresh = open_session(m, N_CTX, 32, "f32");
+    AUTO_SESSION *fresh = open_session(m, N_CTX, 32, "f32");
     CHECK(x);
     CHECK_OK(carat_eval(fresh, ids, n, x, NULL, &e), e);
-    carat_session_close(fresh);
     return x;
 }
 
@@ -456,30 +436,28 @@ static void check_logits(const fidelity *f, carat_session *s, const int32_t *ids
                          const float *want, const char *what, int64_t *reused)
 {
     err e = {0};
-    float *got = mem_alloc((size_t)f->n_vocab * sizeof *got);
+    AUTO_MEM float *got = mem_alloc((size_t)f->n_vocab * sizeof *got);
     CHECK(got);
     CHECK_OK(carat_eval(s, ids, n, got, reused, &e), e);
     CHECK_EQ(carat_session_n_past(s), n);
     CHECK_MSG(same_bits(got, want, 1, f->n_vocab), "%s, %s: not what a fresh session gives",
               f->name, what);
-    mem_free(got);
 }
 
 static void check_like_fresh(const fidelity *f, carat_model *m, carat_session *s,
                              const int32_t *ids, int64_t n, const char *what, int64_t *reused)
 {
-    float *want = fresh_logits(f, m, ids, n);
+    AUTO_MEM float *want = fresh_logits(f, m, ids, n);
     check_logits(f, s, ids, n, want, what, reused);
-    mem_free(want);
 }
 
 PLAIN_TEST(session_edited_prompt_equals_a_fresh_session)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, *name);
-        carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
-        float *whole = fresh_logits(&f, m, f.tokens, f.n_tokens);
+        AUTO_MODEL *m = open_model(fidelity_write(&f, NULL), NULL);
+        AUTO_MEM float *whole = fresh_logits(&f, m, f.tokens, f.n_tokens);
         for (int32_t back = 1; back <= f.n_tokens; back += back < (test_brief() ? 3 : 20) ? 1
                                                            : test_brief()                 ? 37
                                                                                           : 13) {
@@ -500,18 +478,15 @@ PLAIN_TEST(session_edited_prompt_equals_a_fresh_session)
                 CHECK_EQ(reused, at);
             carat_session_close(s);
         }
-        mem_free(whole);
-        carat_model_close(m);
-        fidelity_close(&f);
     }
 }
 
 PLAIN_TEST(session_extends_shortens_and_repeats)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, "all");
-    carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
-    carat_session *s = open_session(m, N_CTX, 5, "f32");
+    AUTO_MODEL *m = open_model(fidelity_write(&f, NULL), NULL);
+    AUTO_SESSION *s = open_session(m, N_CTX, 5, "f32");
     int64_t reused = -1;
     check_like_fresh(&f, m, s, f.tokens, 60, "first 60", &reused);
     CHECK_EQ(reused, 0);
@@ -529,18 +504,15 @@ PLAIN_TEST(session_extends_shortens_and_repeats)
     /* The timeline is forgotten; the checkpoint at the end of the prompt of 90 is not. */
     check_like_fresh(&f, m, s, f.tokens, 100, "after reset", &reused);
     CHECK_EQ(reused, 90);
-    carat_session_close(s);
-    carat_model_close(m);
-    fidelity_close(&f);
 }
 
 PLAIN_TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, *name);
-        carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
-        float *whole = fresh_logits(&f, m, f.tokens, f.n_tokens);
+        AUTO_MODEL *m = open_model(fidelity_write(&f, NULL), NULL);
+        AUTO_MEM float *whole = fresh_logits(&f, m, f.tokens, f.n_tokens);
         int n_yes = 0, n_no = 0;
         for (int32_t back = 0; back <= f.n_tokens; back += back < (test_brief() ? 3 : 24) ? 1
                                                            : test_brief()                 ? 37
@@ -559,9 +531,6 @@ PLAIN_TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
         }
         CHECK_MSG(n_yes >= (f.has_states ? 1 : 2) && (n_no > 0) == (f.has_rings || f.has_states),
                   "%s: %d rewinds granted, %d refused", f.name, n_yes, n_no);
-        mem_free(whole);
-        carat_model_close(m);
-        fidelity_close(&f);
     }
 }
 
@@ -569,14 +538,14 @@ PLAIN_TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
 PLAIN_TEST(session_survives_random_edits)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         uint64_t rng = test_seed();
         fidelity_open(&f, *name);
-        carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
+        AUTO_MODEL *m = open_model(fidelity_write(&f, NULL), NULL);
         for (int round = 0; round < test_trials(4); round++) {
             int32_t ids[N_CTX], chunk = 1 + (int32_t)rng_below(&rng, 12);
             int64_t n = 1 + (int64_t)rng_below(&rng, 40);
-            carat_session *s = open_session(m, N_CTX, chunk, "f32");
+            AUTO_SESSION *s = open_session(m, N_CTX, chunk, "f32");
             memcpy(ids, f.tokens, (size_t)f.n_tokens * sizeof *ids);
             for (int step = 0; step < 20; step++) {
                 if (rng_below(&rng, 3) == 0) {
@@ -592,21 +561,18 @@ PLAIN_TEST(session_survives_random_edits)
                     (void)carat_rewind(s, (int64_t)rng_below(&rng, 100));
                 check_like_fresh(&f, m, s, ids, n, "random edits", NULL);
             }
-            carat_session_close(s);
         }
-        carat_model_close(m);
-        fidelity_close(&f);
     }
 }
 
 TEST(session_errors_are_sentences)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     err e = {0};
     float logits[320];
     fidelity_open(&f, "dense");
-    carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
-    carat_session *s = open_session(m, 50, 8, "f32");
+    AUTO_MODEL *m = open_model(fidelity_write(&f, NULL), NULL);
+    AUTO_SESSION *s = open_session(m, 50, 8, "f32");
     CHECK_STATUS(carat_eval(s, f.tokens, 51, logits, NULL, &e), E_LIMIT);
     CHECK(strstr(e.text, "51") && strstr(e.text, "50"));
     err_clear(&e);
@@ -620,9 +586,6 @@ TEST(session_errors_are_sentences)
     CHECK_STATUS(carat_eval(s, bad, 0, logits, NULL, &e), E_ARG);
     /* A refused call leaves a session that works. */
     check_like_fresh(&f, m, s, f.tokens, 50, "after refusals", NULL);
-    carat_session_close(s);
-    carat_model_close(m);
-    fidelity_close(&f);
 }
 
 /* ---- Broken files ------------------------------------------------------------------------ */
@@ -638,30 +601,27 @@ PLAIN_TEST(nan_weights_are_reported)
         {"moe", "blk.1.ffn_gate_inp.weight"}, {"dense", "token_embd.weight"},
     };
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         err e = {0};
-        carat_model *m = NULL;
+        AUTO_MODEL *m = NULL;
         float logits[320];
         fidelity_open(&f, at[i].model);
         fidelity_file v = {.nan_tensor = at[i].tensor};
         /* Refusing the file outright would do as well. */
         status st = carat_model_open(fidelity_write(&f, &v), NULL, &m, &e);
         if (!st) {
-            carat_session *s = open_session(m, N_CTX, 8, "f32");
+            AUTO_SESSION *s = open_session(m, N_CTX, 8, "f32");
             st = carat_eval(s, f.tokens, f.n_tokens, logits, NULL, &e);
-            carat_session_close(s);
         }
         CHECK_MSG(st == E_NUMERIC || st == E_FORMAT, "NaN in %s gives %s", at[i].tensor,
                   carat_status_name(st));
         CHECK(strlen(e.text) > 20);
-        carat_model_close(m);
-        fidelity_close(&f);
     }
 }
 
 static void check_refused(const char *model, const fidelity_file *v, const char *what)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     err e = {0};
     carat_model *m = NULL;
     fidelity_open(&f, model);
@@ -670,7 +630,6 @@ static void check_refused(const char *model, const fidelity_file *v, const char 
               carat_status_name(st), e.text);
     CHECK_MSG(strlen(e.text) > 20, "%s: %s: no sentence", model, what);
     printf("  %s\n", e.text);
-    fidelity_close(&f);
 }
 
 TEST(contradictory_metadata_is_refused)

@@ -44,13 +44,12 @@ static void use_own_folder(void)
 
 static void add_toy(hub_rig *r, const char *path)
 {
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     err e = {0};
     const char *toy = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     CHECK_OK(file_read_all(toy, 1 << 30, &bytes, &n, &e), e);
     hub_rig_add_bytes(r, path, bytes, n, false);
-    mem_free(bytes);
 }
 
 static bool stop_at_note(void *user, const hub_progress *p)
@@ -252,7 +251,7 @@ static void count(void *user, const head_tensor *t)
 /* A head that is cut anywhere is not whole; with any byte changed it is read or refused. */
 TEST(heads_end_where_they_end)
 {
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n, end = 0, other;
     int n_tensors = 0, n_seen = 0;
     err e = {0};
@@ -272,5 +271,4 @@ TEST(heads_end_where_they_end)
         head_measure(bytes, end, "toy", &other, count, &n_seen, &why);
         bytes[k] = was;
     }
-    mem_free(bytes);
 }

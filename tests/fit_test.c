@@ -20,14 +20,13 @@ enum { SHAPES = sizeof shapes / sizeof *shapes, SIZES = sizeof sizes / sizeof *s
 /* A file of that shape's first layers and type, without weights. The caller unlinks it. */
 static void write_layers(const char *shape, const char *type, const char *layers, char path[128])
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     const spawn_options o = {0};
     snprintf(path, 128, "%s/fit-%s-%s-%d.gguf", P_tmpdir, shape, type, (int)getpid());
     spawn_carat(&r, &o,
                 (const char *const[]){"synth", "--hollow", "--vocab", "none", "--layers", layers,
                                       "-t", type, shape, path, NULL});
     CHECK_EQ(r.code, 0);
-    spawned_free(&r);
 }
 
 static void write_hollow(const char *shape, const char *type, char path[128])
@@ -210,7 +209,7 @@ static void check_shared(const char *path, const int64_t *mib, int n, bool even)
 {
     carat_model_options o = {.vocab_only = true};
     const carat_session_options so = {.n_ctx = 8192, .n_outputs = 1};
-    carat_model *m;
+    AUTO_MODEL *m;
     carat_model_info i;
     carat_memory_plan p;
     carat_error e = {0};
@@ -235,7 +234,6 @@ static void check_shared(const char *path, const int64_t *mib, int n, bool even)
     }
     CHECK_EQ(n_layers, i.n_layer);
     CHECK_MSG(!even || high - low < 0.1, "%.3f to %.3f", low, high);
-    carat_model_close(m);
 }
 
 TEST(fit_shares_layers_by_memory)

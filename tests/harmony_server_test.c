@@ -42,12 +42,12 @@ TEST(gpt_oss_and_llama_call_tools_in_every_api)
          "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":5},", NULL, "delta.partial_json",
          "\"partial_json\":"}};
     for (int m = 0; m < N_MODELS; m++) {
-        served s;
+        AUTO(stop) served s;
         start(&s, m);
         for (size_t k = 0; k < sizeof apis / sizeof *apis; k++) {
-            response whole, stream;
-            arena mem = {0};
-            str said = {0};
+            AUTO(response_free) response whole, stream;
+            AUTO(arena_free) arena mem = {0};
+            AUTO(str_free) str said = {0};
             char body[1200];
             const char *think = m == GPT_OSS ? apis[k].think : "";
             int n = 0;
@@ -69,12 +69,7 @@ TEST(gpt_oss_and_llama_call_tools_in_every_api)
             CHECK_MSG(strstr(str_text(&said), "\"t\": \"") && strstr(whole.body.at, "\"go\""),
                       "%d, %s: %s", m, apis[k].path, whole.body.at);
             CHECK_MSG(!strstr(whole.body.at, "<|"), "marks are shown: %s", whole.body.at);
-            str_free(&said);
-            arena_free(&mem);
-            response_free(&whole);
-            response_free(&stream);
         }
-        stop(&s);
     }
 }
 
@@ -96,11 +91,11 @@ TEST(gpt_oss_and_llama_hold_answers_to_a_form)
              "\"two\"]}",
          "\"think\":false,", "message.content"}};
     for (int m = 0; m < N_MODELS; m++) {
-        served s;
+        AUTO(stop) served s;
         start(&s, m);
         for (size_t k = 0; k < sizeof apis / sizeof *apis; k++) {
-            response r;
-            arena mem = {0};
+            AUTO(response_free) response r;
+            AUTO(arena_free) arena mem = {0};
             char body[600];
             snprintf(body, sizeof body, "{%s%s}", m == GPT_OSS ? apis[k].think : "", apis[k].ask);
             http_post(&r, &s, apis[k].path, body);
@@ -108,10 +103,7 @@ TEST(gpt_oss_and_llama_hold_answers_to_a_form)
             const char *said = text_at(&mem, &r, apis[k].said);
             CHECK_MSG(!strcmp(said, "\"one\"") || !strcmp(said, "\"two\""), "%d, %zu: %s", m, k,
                       r.body.at);
-            response_free(&r);
-            arena_free(&mem);
         }
-        stop(&s);
     }
 }
 
@@ -128,19 +120,17 @@ TEST(efforts_of_gpt_oss_are_in_its_prompts)
         {"," TOOL, "type go = (_: {", "<|channel|>final", 200},
         {",\"tool_choice\":\"none\"," TOOL, "type go = (_: {", "<|channel|>final", 200},
         {",\"reasoning_effort\":\"none\"," TOOL, "<|start|>assistant\"", "nothing else", 200}};
-    served s;
+    AUTO(stop) served s;
     start(&s, GPT_OSS);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        response r;
+        AUTO(response_free) response r;
         char body[900];
         snprintf(body, sizeof body, "{" ASK "%s}", cases[i].more);
         http_post(&r, &s, "/apply-template", body);
         CHECK_MSG(r.status == cases[i].status && strstr(r.body.at, cases[i].word) &&
                       !strstr(r.body.at, cases[i].not ),
                   "%zu: %d %s", i, r.status, r.body.at);
-        response_free(&r);
     }
-    stop(&s);
 }
 
 TEST(thinking_asked_of_a_model_without_thoughts_is_refused)
@@ -159,10 +149,10 @@ TEST(thinking_asked_of_a_model_without_thoughts_is_refused)
          ASK ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":5},\"max_tokens\":10", 400},
         {"/api/chat", ASK ",\"think\":\"low\",\"options\":{\"num_predict\":1}", 400},
         {"/api/chat", ASK ",\"think\":false,\"options\":{\"num_predict\":1}", 200}};
-    served s;
+    AUTO(stop) served s;
     start(&s, LLAMA);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        response r;
+        AUTO(response_free) response r;
         char body[400];
         snprintf(body, sizeof body, "{%s}", cases[i].more);
         http_post(&r, &s, cases[i].path, body);
@@ -170,7 +160,5 @@ TEST(thinking_asked_of_a_model_without_thoughts_is_refused)
         if (r.status == 400)
             CHECK_MSG(strstr(r.body.at, "no thoughts") || strstr(r.body.at, "not support thinking"),
                       "%s", r.body.at);
-        response_free(&r);
     }
-    stop(&s);
 }

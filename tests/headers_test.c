@@ -5,7 +5,7 @@
 PLAIN_TEST(public_headers_compile_as_c_and_cpp_without_warnings)
 {
     char line[4096];
-    str said = {0};
+    AUTO(str_free) str said = {0};
     if (SANITIZED)
         test_skip("compilers are not sanitized");
     snprintf(line, sizeof line, "sh '%s' %s 2>&1", test_path("tools/headers.sh"),
@@ -18,5 +18,4 @@ PLAIN_TEST(public_headers_compile_as_c_and_cpp_without_warnings)
     CHECK_MSG(!code, "tools/headers.sh: %s", str_text(&said));
     if (!strstr(str_text(&said), "tried: "))
         test_skip("no compiler is installed");
-    str_free(&said);
 }

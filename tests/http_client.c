@@ -20,7 +20,7 @@ void served_start(served *s, const char *const *args)
 {
     const char *argv[ARGS_MAX] = {"carat", "serve", "-p", "0"}, *log = test_temp("server.log");
     int n = 4, out[2];
-    str line = {0};
+    AUTO(str_free) str line = {0};
     s->log = log;
     while (args && *args && n < ARGS_MAX - 1)
         argv[n++] = *args++;
@@ -38,7 +38,6 @@ void served_start(served *s, const char *const *args)
     signal(SIGPIPE, SIG_IGN);
     CHECK_MSG(http_read_until(s->out, &line, "\n"), "the server did not come up: see %s", log);
     CHECK_MSG(sscanf(line.at, "http://127.0.0.1:%d", &s->port) == 1, "%s", line.at);
-    str_free(&line);
 }
 
 int served_stop(served *s, int sig)
@@ -164,11 +163,10 @@ void response_free(response *r)
 
 int http_begin(const served *s, const char *path, const char *body)
 {
-    str o = {0};
+    AUTO(str_free) str o = {0};
     int fd = http_dial(s);
     put_request(&o, "POST", path, NULL, body);
     send_all(fd, o.at, o.n);
-    str_free(&o);
     return fd;
 }
 
@@ -212,27 +210,25 @@ void stream_text(const response *r, const char *path, str *out)
     const char *from = str_text(&r->body);
     for (const char *line; (line = strstr(from, "data: ")); from = line + 6) {
         const char *end = strstr(line, "\n\n");
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         CHECK_MSG(end, "an event without an end: %s", line);
         if (strncmp(line, "data: [DONE]", 12)) {
             const jtree *v = json_at(json_parsed(&mem, line + 6, (size_t)(end - line - 6)), path);
             if (jtree_is(v, JTREE_STRING))
                 str_put(out, v->s, v->n);
         }
-        arena_free(&mem);
     }
     str_puts(out, "");
 }
 
 double http_metric(const served *s, const char *name)
 {
-    response r;
+    AUTO(response_free) response r;
     char line[64];
     double v = -1;
     http_call(&r, s, "GET", "/metrics", NULL, NULL);
     snprintf(line, sizeof line, "\n%s ", name);
     const char *at = strstr(r.body.at, line);
     CHECK_MSG(at && sscanf(at + strlen(line), "%lf", &v) == 1, "no %s in %s", name, r.body.at);
-    response_free(&r);
     return v;
 }

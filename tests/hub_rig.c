@@ -87,13 +87,12 @@ static void send_all(int fd, const void *bytes, size_t n)
 
 static void send_head(int fd, int code, const char *lines, long long length)
 {
-    str s = {0};
+    AUTO(str_free) str s = {0};
     str_printf(&s, "HTTP/1.1 %d X\r\nConnection: close\r\n%s", code, lines);
     if (length >= 0)
         str_printf(&s, "Content-Length: %lld\r\n", length);
     str_puts(&s, "\r\n");
     send_all(fd, s.at, s.n);
-    str_free(&s);
 }
 
 static void send_text(int fd, int code, const char *lines, const char *text)
@@ -216,7 +215,7 @@ static void send_tree(visitor *v, const char *path)
     int from = 0, to = r->n_files;
     char lines[512] = "Content-Type: application/json; charset=utf-8\r\n";
     const char *cursor = strstr(path, "cursor=");
-    str s = {0};
+    AUTO(str_free) str s = {0};
     if (cursor)
         from = atoi(cursor + 7);
     if (r->how.page && to > from + r->how.page) {
@@ -239,7 +238,6 @@ static void send_tree(visitor *v, const char *path)
     }
     str_putc(&s, ']');
     send_text(v->fd, 200, lines, s.at);
-    str_free(&s);
 }
 
 static void send_hits(visitor *v, const request *q)
@@ -374,7 +372,7 @@ static void answer_storage(visitor *v, const request *q)
 
 static void *serve_one(void *arg)
 {
-    visitor *v = arg;
+    AUTO_PTR(free) visitor *v = arg;
     request q;
     if (read_request(v->r, v->fd, &q)) {
         if (v->storage)
@@ -388,7 +386,6 @@ static void *serve_one(void *arg)
         ;
     close(v->fd);
     atomic_fetch_sub(&v->r->n_threads, 1);
-    free(v);
     return NULL;
 }
 

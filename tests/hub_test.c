@@ -65,29 +65,27 @@ static status pull(const char *what, model_found *f, err *e)
 
 static void check_content(const char *path, const hub_rig_file *want)
 {
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     err e = {0};
     CHECK_OK(file_read_all(path, 1 << 30, &bytes, &n, &e), e);
     CHECK_EQ(n, want->n);
     CHECK(!memcmp(bytes, want->bytes, n));
-    mem_free(bytes);
 }
 
 static void pulls(hub_rig *r, const char *what, int file)
 {
-    model_found f;
+    AUTO(model_found_free) model_found f;
     err e = {0};
     CHECK_OK(pull(what, &f, &e), e);
     check_content(f.path, &r->file[file]);
-    model_found_free(&f);
 }
 
 static void refuses(const char *what, status st, const char *says)
 {
     model_found f;
     err e = {0};
-    model_list l;
+    AUTO(model_list_free) model_list l;
     status got = pull(what, &f, &e);
     CHECK_MSG(got == st, "%s '%s', expected %s '%s'", carat_status_name(got), e.text,
               carat_status_name(st), says);
@@ -96,7 +94,6 @@ static void refuses(const char *what, status st, const char *says)
     err_clear(&e);
     CHECK_OK(model_list_read(&l, &e), e);
     CHECK_EQ(l.n, 0);
-    model_list_free(&l);
 }
 
 /* The names of all files in the blobs folder, and how many there are. */
@@ -691,13 +688,12 @@ TEST(hub_pull_says_when_the_disk_has_no_room)
 
 static void run_and_check(int code, const char *out, const char *says, const char *const *args)
 {
-    spawned s;
+    AUTO(spawned_free) spawned s;
     spawn_carat(&s, NULL, args);
     CHECK_MSG(s.code == code, "exit status %d, expected %d; stderr: %s", s.code, code,
               str_text(&s.err));
     CHECK_MSG(!out || spawned_says(&s.out, out), "'%s' should hold '%s'", str_text(&s.out), out);
     CHECK_MSG(!says || spawned_says(&s.err, says), "'%s' should hold '%s'", str_text(&s.err), says);
-    spawned_free(&s);
 }
 
 TEST(hub_cli_pulls_lists_shows_runs_and_removes)

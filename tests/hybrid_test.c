@@ -134,12 +134,12 @@ static float lead(const float *logits, int32_t n_vocab, int32_t id)
 /* All digits are asked for in one pass; the bytes of the answers are given. */
 TEST(hybrid_recalls_and_leads_by_far)
 {
-    carat_model *m = open_model(NULL);
-    carat_session *s = open_session(m, 64, CTX);
+    AUTO_MODEL *m = open_model(NULL);
+    AUTO_SESSION *s = open_session(m, 64, CTX);
     uint64_t rng = 11;
     float least = INFINITY;
     int32_t n_vocab = m->core.n_vocab, n_sure = 0, n_asked = 0;
-    float *logits = mem_alloc((size_t)CTX * (size_t)n_vocab * sizeof *logits);
+    AUTO_MEM float *logits = mem_alloc((size_t)CTX * (size_t)n_vocab * sizeof *logits);
     err e = {0};
     CHECK(logits);
     for (int trial = 0; trial < texts(); trial++) {
@@ -167,9 +167,6 @@ TEST(hybrid_recalls_and_leads_by_far)
     printf("%d of %d answers lead by more than %g; the least lead is %.2f\n", n_sure, n_asked,
            (double)LEAD, (double)least);
     CHECK_EQ(n_sure, n_asked);
-    mem_free(logits);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 /* The answers to one text, token by token from a session: the six digits, each after its letter,
@@ -181,29 +178,27 @@ static void check_answers(carat_session *s, const text *t, const carat_generate_
     err e = {0};
     o.max_tokens = 1;
     for (int32_t i = ASKED; i < RECALL - 1; i += 2) {
-        heard *h = heard_new();
+        AUTO_PTR(heard_free) heard *h = heard_new();
         CHECK_OK(carat_generate(s, t->id, i + 1, &o, heard_event, h, NULL, &e), e);
         CHECK_MSG(h->n == 1 && h->id[0] == t->id[i + 1], "%s: %c, expected %c", what, h->id[0],
                   t->id[i + 1]);
-        heard_free(h);
     }
-    heard *h = heard_new();
+    AUTO_PTR(heard_free) heard *h = heard_new();
     o.max_tokens = n_copied;
     CHECK_OK(carat_generate(s, t->id, t->n, &o, heard_event, h, NULL, &e), e);
     CHECK_EQ(h->n, n_copied);
     for (int32_t i = 0; i < h->n; i++)
         CHECK_MSG(h->id[i] == copied(t, i), "%s: token %d is %d, expected %c", what, i, h->id[i],
                   copied(t, i));
-    heard_free(h);
 }
 
 TEST(hybrid_answers_in_chunks_of_any_size)
 {
     static const int32_t chunks[] = {1, 2, 3, 7, 16, 33, 64};
-    carat_model *m = open_model(NULL);
+    AUTO_MODEL *m = open_model(NULL);
     carat_generate_options how = greedy(1);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-        carat_session *s = open_session(m, chunks[i], 0);
+        AUTO_SESSION *s = open_session(m, chunks[i], 0);
         uint64_t rng = 11;
         char what[32];
         snprintf(what, sizeof what, "chunks of %d", chunks[i]);
@@ -211,9 +206,7 @@ TEST(hybrid_answers_in_chunks_of_any_size)
             text t = draw_text(&rng);
             check_answers(s, &t, &how, COPIED, what); /* each prompt extends or rebuilds */
         }
-        carat_session_close(s);
     }
-    carat_model_close(m);
 }
 
 /* Keys and values of four bits still answer: the leads are large. */
@@ -221,19 +214,17 @@ TEST(hybrid_answers_with_keys_in_every_format)
 {
     static const char *const types[] = {"f32",  "bf16", "q8_0", "q5_1",
                                         "q5_0", "q4_1", "q4_0", "iq4_nl"};
-    carat_model *m = open_model(NULL);
+    AUTO_MODEL *m = open_model(NULL);
     carat_generate_options how = greedy(1);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         const carat_session_options o = {.n_ctx = CTX, .kv_k = types[i], .checkpoint_mb = -1};
-        carat_session *s;
+        AUTO_SESSION *s;
         uint64_t rng = 11;
         err e = {0};
         CHECK_OK(carat_session_open(m, &o, &s, &e), e);
         text t = draw_text(&rng);
         check_answers(s, &t, &how, 60, types[i]);
-        carat_session_close(s);
     }
-    carat_model_close(m);
 }
 
 /* ---- Drafts -------------------------------------------------------------------------------- */
@@ -244,7 +235,7 @@ TEST(hybrid_answers_after_drafts_that_were_taken_back)
     static const char *const drafters[] = {"lookup", "nextn"};
     for (int k = 0; k < 2; k++) {
         uint64_t rng = 11;
-        pair p;
+        AUTO(pair_close) pair p;
         pair_open_of(&p, path(), drafters[k], (carat_session_options){.chunk = 24});
         for (int trial = 0; trial < texts(); trial++) {
             text t = draw_text(&rng);
@@ -257,7 +248,6 @@ TEST(hybrid_answers_after_drafts_that_were_taken_back)
             for (int32_t i = 0; i < 39; i++) /* the last token is not computed */
                 CHECK_EQ(session_timeline(p.plain)->id[t.n + i], copied(&t, i));
         }
-        pair_close(&p);
     }
 }
 
@@ -288,9 +278,9 @@ PLAIN_TEST(hybrid_nextn_drafts_are_accepted)
         {"chain", {.n_max = N, .tree_max = -1, .fixed = true}},
         {"tree", {.n_max = N, .tree_max = 2 * N, .fixed = true}},
     };
-    carat_model *m = open_model("nextn");
+    AUTO_MODEL *m = open_model("nextn");
     for (int k = 0; k < 2; k++) {
-        carat_session *s = open_session(m, 24, 0);
+        AUTO_SESSION *s = open_session(m, 24, 0);
         uint64_t rng = 11;
         stats a = {0};
         carat_generate_options how = greedy(1);
@@ -311,9 +301,7 @@ PLAIN_TEST(hybrid_nextn_drafts_are_accepted)
             CHECK_MSG(fabs((double)a.slot[i] / a.n_rounds - golden[i]) <= 0.02,
                       "%s: draft %d is accepted in %.3f of the rounds, expected %.2f",
                       kinds[k].name, i + 1, (double)a.slot[i] / a.n_rounds, golden[i]);
-        carat_session_close(s);
     }
-    carat_model_close(m);
 }
 
 /* ---- Snapshots, checkpoints, company -------------------------------------------------------- */
@@ -323,8 +311,8 @@ TEST(hybrid_answers_after_snapshots)
 {
     static const char *const drafters[] = {NULL, "nextn"};
     for (int k = 0; k < 2; k++) {
-        carat_model *m = open_model(drafters[k]);
-        carat_session *s = open_session(m, 16, 0);
+        AUTO_MODEL *m = open_model(drafters[k]);
+        AUTO_SESSION *s = open_session(m, 16, 0);
         carat_generate_options how = greedy(1);
         uint64_t rng = 11;
         err e = {0};
@@ -354,8 +342,6 @@ TEST(hybrid_answers_after_snapshots)
             carat_snapshot_free(pairs);
             carat_snapshot_free(copy);
         }
-        carat_session_close(s);
-        carat_model_close(m);
     }
 }
 
@@ -363,21 +349,20 @@ TEST(hybrid_answers_after_snapshots)
 static void check_copy(carat_session *s, const text *t, int32_t n, const char *what)
 {
     carat_generate_options how = greedy(n);
-    heard *h = heard_new();
+    AUTO_PTR(heard_free) heard *h = heard_new();
     err e = {0};
     CHECK_OK(carat_generate(s, t->id, t->n, &how, heard_event, h, NULL, &e), e);
     CHECK_EQ(h->n, n);
     for (int32_t i = 0; i < n; i++)
         CHECK_MSG(h->id[i] == copied(t, i), "%s: token %d is %d, expected %c", what, i, h->id[i],
                   copied(t, i));
-    heard_free(h);
 }
 
 /* Texts with one first line go on from the checkpoint at its end, and each goes on from its own. */
 TEST(hybrid_answers_from_checkpoints)
 {
-    carat_model *m = open_model("nextn");
-    carat_session *s;
+    AUTO_MODEL *m = open_model("nextn");
+    AUTO_SESSION *s;
     carat_generate_options one = greedy(1);
     uint64_t rng = 11;
     err e = {0};
@@ -399,15 +384,13 @@ TEST(hybrid_answers_from_checkpoints)
     }
     printf("%d of %d prompts began at a checkpoint\n", n_restored, 2 * texts());
     CHECK(n_restored >= 2 * texts() - 1);
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(hybrid_answers_in_company)
 {
     enum { JOBS = 6 };
-    carat_model *m = open_model("nextn");
-    carat_batch *b;
+    AUTO_MODEL *m = open_model("nextn");
+    AUTO_BATCH *b;
     text t[JOBS];
     heard *h[JOBS];
     uint64_t rng = 11;
@@ -432,6 +415,4 @@ TEST(hybrid_answers_in_company)
                       h[i]->id[k], copied(&t[i], k));
         heard_free(h[i]);
     }
-    carat_batch_close(b);
-    carat_model_close(m);
 }

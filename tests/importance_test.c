@@ -24,9 +24,9 @@ static void run(spawned *r, const char *const *args)
 
 TEST(importance_command_prints_chunks)
 {
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     err e = {0};
-    spawned r;
+    AUTO(spawned_free) spawned r;
     json_t *v;
     fidelity_open(&f, "qwen3");
     const char *model = fidelity_write(&f, NULL), *ids = write_ids(&f);
@@ -63,6 +63,4 @@ TEST(importance_command_prints_chunks)
     fidelity_open(&f, "moe"); /* the layers that see the whole text */
     RUN(&r, "-m", fidelity_write(&f, NULL), "--tokens", ids, "-n", "40");
     CHECK_MSG(r.code == 0, "exit status %d: %s", r.code, str_text(&r.err));
-    spawned_free(&r);
-    fidelity_close(&f);
 }

@@ -25,13 +25,12 @@ static const char *ids_file(int n)
 
 static json_t *kld(const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     err e = {0};
     json_t *v;
     spawn_carat(&r, NULL, args);
     CHECK_MSG(r.code == 0, "exit status %d: %s", r.code, str_text(&r.err));
     CHECK_OK(json_parse(&v, str_text(&r.out), r.out.n, "kld", &e), e);
-    spawned_free(&r);
     return v;
 }
 
@@ -84,13 +83,12 @@ TEST(kld_of_sparse_attention_has_a_histogram_of_each_layer)
         CHECK_EQ(json_array_size(json_object_get(x, "decades")), 9);
     }
     json_decref(v);
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(
         &r, NULL,
         (const char *const[]){"kld", "-m", m, "--tokens", ids, "--sparse", "skip:1e6", NULL});
     CHECK(r.code == 0 && strstr(str_text(&r.out), "skip:1e6") &&
           strstr(str_text(&r.err), "take a smaller scale"));
-    spawned_free(&r);
 }
 
 /* A text of several passes is one prompt, so the numbers are those of one pass. */
@@ -118,7 +116,7 @@ PLAIN_TEST(kld_of_block_selection_is_the_same_in_one_pass_and_in_several)
 PLAIN_TEST(calibrate_sparse_recommends_a_scale_that_keeps_its_promise)
 {
     const char *m = toy_model_write(&(toy_model_file){.wide_heads = true}), *ids = ids_file(400);
-    spawned r;
+    AUTO(spawned_free) spawned r;
     json_t *v;
     err e = {0};
     spawn_carat(&r, NULL,
@@ -143,7 +141,6 @@ PLAIN_TEST(calibrate_sparse_recommends_a_scale_that_keeps_its_promise)
                 (const char *const[]){"calibrate-sparse", "-m", m, "--tokens", ids, NULL});
     CHECK(!r.code && strstr(str_text(&r.out), "--sparse skip:") &&
           strstr(str_text(&r.out), "400 tokens"));
-    spawned_free(&r);
 }
 
 TEST(kld_refuses_what_it_cannot_compare)
@@ -167,11 +164,10 @@ TEST(kld_refuses_what_it_cannot_compare)
         {1, "neither a list of 4-byte ids", {"kld", "-m", m, "--tokens", test_path("LICENSE")}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, NULL, bad[i].args);
         CHECK_MSG(r.code == bad[i].code && strstr(str_text(&r.err), bad[i].says) && !r.out.n,
                   "exit status %d, stderr \"%s\", expected \"%s\"", r.code, str_text(&r.err),
                   bad[i].says);
-        spawned_free(&r);
     }
 }

@@ -37,10 +37,9 @@ static void open_layout(const gemma4_shape *s, const char *type, const char *sin
 
 static uint64_t planned(const gemma4_shape *s, const char *type, const char *single, int32_t n_ctx)
 {
-    kv_layout l;
+    AUTO(kv_layout_free) kv_layout l;
     open_layout(s, type, single, n_ctx, &l);
     uint64_t bytes = l.all.ring + l.all.linear;
-    kv_layout_free(&l);
     return bytes;
 }
 
@@ -96,7 +95,7 @@ TEST(kv_bytes_of_a_pool)
 {
     enum { N_CTX = 262144, POOL = 4096, PAGES = N_CTX / KV_PAGE };
     gemma4_shape s;
-    kv_layout l;
+    AUTO(kv_layout_free) kv_layout l;
     device d = {.watch_rooms = 64};
     CHECK(gemma4_shape_named("31b", &s));
     open_layout(&s, "f16", "off", N_CTX, &l);
@@ -121,7 +120,6 @@ TEST(kv_bytes_of_a_pool)
     printf("%.1f MiB whole, %.1f MiB with a pool: 1/%.2f\n", 81920.0 * N_CTX * 0x1p-20,
            pool * 0x1p-20, 81920.0 * N_CTX / pool);
     CHECK(40 * pool < 81920.0 * N_CTX);
-    kv_layout_free(&l);
 }
 
 /* Recurrent layers of the published sizes, in KiB: a checkpoint's states; keys and values of a
@@ -141,7 +139,7 @@ TEST(kv_bytes_of_recurrent_layers)
         kv_spec spec[SHAPE_LAYERS_MAX];
         kv_want_layout w = {
             .spec = spec, .recur = view, .journal_rows = 64, .n_ctx = 64, .rows_max = 64};
-        kv_layout l;
+        AUTO(kv_layout_free) kv_layout l;
         err e = {0};
         CHECK(qwen35_shapes.named(sizes[i].name, &s.common));
         for (int32_t il = 0; il < s.n_layer; il++)
@@ -155,7 +153,6 @@ TEST(kv_bytes_of_recurrent_layers)
         CHECK_EQ((double)kv_state_bytes(&l, 0), sizes[i].states * 1024);
         CHECK_EQ((double)l.all.linear, sizes[i].token * 1024 * 64);
         CHECK_EQ((double)(l.all.recur - kv_state_bytes(&l, 0)), sizes[i].row * 1024 * 64);
-        kv_layout_free(&l);
     }
 }
 
@@ -170,7 +167,7 @@ TEST(kv_is_wide_where_norms_reach_beyond_f16)
         {RIG_QK_NORM, false, false}, {100, false, true}, {5000, true, true}, {NAN, true, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         gguf g;
-        model m;
+        AUTO(model_free) model m;
         err e = {0};
         CHECK_OK(gguf_open(&g, rig_model_of(128, 256, cases[i].norm), false, NULL, NULL, &e), e);
         CHECK_OK(model_bind(&m, &g, &e), e);
@@ -178,6 +175,5 @@ TEST(kv_is_wide_where_norms_reach_beyond_f16)
             CHECK_EQ(m.kv[k].k_is_v, !m.kv[k].window);
             CHECK_EQ(m.kv[k].wide, m.kv[k].window ? cases[i].windows : cases[i].globals);
         }
-        model_free(&m);
     }
 }

@@ -30,18 +30,16 @@ static void each_format(check_fn fn, int part, int of)
 {
     uint64_t rng = test_seed();
     int32_t ids[RIG_LONG];
-    rig r;
+    AUTO(rig_close) rig r;
     char text[128];
     rig_open(&r);
     rig_draw(ids, RIG_LONG, &rng);
     const int sixth = test_brief() ? (int)(rng % 6) : 0;
     for (int i = part + of * sixth; i < RIG_FORMATS; i += of * (test_brief() ? 6 : 1)) {
         printf("  %s\n", rig_words(&rig_format[i], text, sizeof text));
-        float *want = rig_token_by_token(&r, &rig_format[i], ids);
+        AUTO_MEM float *want = rig_token_by_token(&r, &rig_format[i], ids);
         fn(&r, &rig_format[i], ids, want, &rng);
-        mem_free(want);
     }
-    rig_close(&r);
 }
 
 static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const float *want,
@@ -50,7 +48,7 @@ static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const fl
     static const int32_t chunks[] = {5,        64,      RIG_WINDOW - 1, RIG_WINDOW, RIG_WINDOW + 1,
                                      RIG_ROWS, RIG_LONG};
     static const int32_t lengths[] = {3 * RIG_WINDOW + 1, 8 * RIG_WINDOW + 5, RIG_LONG};
-    float *got = mem_alloc((size_t)RIG_LONG * RIG_VOCAB * sizeof *got);
+    AUTO_MEM float *got = mem_alloc((size_t)RIG_LONG * RIG_VOCAB * sizeof *got);
     (void)rng;
     CHECK(got);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
@@ -68,7 +66,6 @@ static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const fl
         }
         rig_close_cache(r);
     }
-    mem_free(got);
 }
 
 PLAIN_TEST(kv_oracle_chunks_of_every_size_a)
@@ -203,7 +200,7 @@ PLAIN_TEST(kv_oracle_timelines_in_one_pass)
 static void check_edits(rig *r, const kv_words *w, const int32_t *ids, const float *want,
                         uint64_t *rng)
 {
-    float *got = mem_alloc((size_t)40 * RIG_VOCAB * sizeof *got);
+    AUTO_MEM float *got = mem_alloc((size_t)40 * RIG_VOCAB * sizeof *got);
     int n_rewound = 0, n_refused = 0;
     CHECK(got);
     rig_open_cache(r, w, 40);
@@ -235,7 +232,6 @@ static void check_edits(rig *r, const kv_words *w, const int32_t *ids, const flo
     }
     CHECK(n_rewound > 3 && n_refused > 3);
     rig_close_cache(r);
-    mem_free(got);
 }
 
 PLAIN_TEST(kv_oracle_rewinds_and_edits)
@@ -272,26 +268,23 @@ PLAIN_TEST(kv_oracle_one_stream_is_two)
     } kinds[] = {{"f32", 1e-4}, {"f16", 2e-2}, {"q8_0", 0.3}, {"q4_0", 4}, {"tq3_0", 8}};
     uint64_t rng = test_seed();
     int32_t ids[RIG_LONG], flips;
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     rig_draw(ids, RIG_LONG, &rng);
-    float *exact = rig_token_by_token(&r, &(kv_words){.k = "f32", .single = "off"}, ids);
+    AUTO_MEM float *exact = rig_token_by_token(&r, &(kv_words){.k = "f32", .single = "off"}, ids);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         double far[2];
         for (int one = 0; one < 2; one++) {
             kv_words w = {.k = kinds[i].type, .single = one ? "on" : "off"};
-            float *x = rig_token_by_token(&r, &w, ids);
+            AUTO_MEM float *x = rig_token_by_token(&r, &w, ids);
             far[one] = largest_distance(x, exact, &flips);
             printf("  %s, one stream %s: largest distance %.2e, %d of %d best tokens differ\n", w.k,
                    w.single, far[one], flips, RIG_LONG);
             CHECK(i > 0 || flips == 0);
-            mem_free(x);
         }
         CHECK_MSG(far[1] <= kinds[i].most && far[1] <= 3 * far[0] + 1e-4,
                   "%s: %.2e in one stream, %.2e in two", kinds[i].type, far[1], far[0]);
     }
-    mem_free(exact);
-    rig_close(&r);
 }
 
 /* A second cache holds the numbers of a first: before the second stores a row, the row is replaced
@@ -369,7 +362,7 @@ PLAIN_TEST(kv_oracle_donors_are_of_their_kind)
     uint64_t rng = test_seed();
     int32_t ids[40];
     float want[RIG_VOCAB], got[RIG_VOCAB];
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     rig_draw(ids, 40, &rng);
     const gemma4 *g = r.m.impl;
@@ -402,5 +395,4 @@ PLAIN_TEST(kv_oracle_donors_are_of_their_kind)
         }
         rig_close_cache(&r);
     }
-    rig_close(&r);
 }

@@ -255,7 +255,7 @@ TEST(a_full_pool_refuses_and_loses_nothing)
     rig r;
     kv_cache b;
     int32_t ids[ROOM];
-    float *x = mem_alloc((size_t)ROOM * RIG_VOCAB * sizeof *x);
+    AUTO_MEM float *x = mem_alloc((size_t)ROOM * RIG_VOCAB * sizeof *x);
     trace t = {.x = x};
     uint64_t rng = 4;
     err e = {0};
@@ -291,5 +291,4 @@ TEST(a_full_pool_refuses_and_loses_nothing)
     CHECK_EQ(p->n_free, p->n);
     rig_close_cache(&r);
     rig_close(&r);
-    mem_free(x);
 }

@@ -36,7 +36,7 @@ static void write_tensor(gguf_writer *w, const gemma4_shape *s, const shape_tens
 {
     err e = {0};
     uint64_t n = t->ne[0] * t->ne[1] * t->ne[2];
-    float *x = mem_alloc(n * sizeof *x);
+    AUTO_MEM float *x = mem_alloc(n * sizeof *x);
     CHECK(x);
     for (uint64_t i = 0; i < n; i++) {
         double r = rng_normal(rng);
@@ -49,7 +49,6 @@ static void write_tensor(gguf_writer *w, const gemma4_shape *s, const shape_tens
     if (t->role == ROLE_ROPE_FACTORS)
         gemma4_rope_factors(s, x);
     CHECK_OK(gguf_write_data(w, x, n * sizeof *x, &e), e);
-    mem_free(x);
 }
 
 const char *rig_model(void)
@@ -64,7 +63,7 @@ const char *rig_model_of(int32_t head_dim, int32_t head_dim_global, float qk_nor
     shape.head_dim = head_dim;
     shape.head_dim_global = head_dim_global;
     int32_t n = table_list(&s->common, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     gguf_writer *w;
     uint64_t rng = 11;
     err e = {0};
@@ -80,7 +79,6 @@ const char *rig_model_of(int32_t head_dim, int32_t head_dim_global, float qk_nor
     for (int32_t i = 0; i < n; i++)
         write_tensor(w, s, &list[i], qk_norm, &rng);
     CHECK_OK(gguf_commit(w, &e), e);
-    mem_free(list);
     return path;
 }
 

@@ -146,7 +146,7 @@ static void one_format(rig *r, const kv_words *words, const char *file, uint64_t
 {
     int32_t ids[RIG_LONG];
     rig_draw(ids, RIG_LONG, rng);
-    float *want = rig_token_by_token(r, words, ids);
+    AUTO_MEM float *want = rig_token_by_token(r, words, ids);
     walk w = {.r = r,
               .other = {.m = r->m, .dev = r->dev},
               .ids = ids,
@@ -169,7 +169,6 @@ static void one_format(rig *r, const kv_words *words, const char *file, uint64_t
     }
     rig_close_cache(&w.other);
     rig_close_cache(r);
-    mem_free(want);
 }
 
 PLAIN_TEST(kv_snapshots_go_on_bit_for_bit_in_every_format)
@@ -177,13 +176,12 @@ PLAIN_TEST(kv_snapshots_go_on_bit_for_bit_in_every_format)
     uint64_t rng = test_seed();
     const char *file = test_temp("saved");
     char text[128];
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     for (int i = 0; i < RIG_FORMATS; i += test_brief() ? 7 : 1) {
         printf("  %s\n", rig_words(&rig_format[i], text, sizeof text));
         one_format(&r, &rig_format[i], file, &rng);
     }
-    rig_close(&r);
 }
 
 typedef struct filed {
@@ -211,7 +209,7 @@ static status write_and_read(void *arg, err *e)
 
 TEST(kv_snapshot_files_of_one_token_and_without_memory)
 {
-    rig r;
+    AUTO(rig_close) rig r;
     int32_t ids[] = {3};
     float got[RIG_VOCAB];
     kv_snapshot *s;
@@ -224,13 +222,12 @@ TEST(kv_snapshot_files_of_one_token_and_without_memory)
     test_every_allocation(write_and_read, &(filed){s, &r.l, test_temp("one")});
     kv_snapshot_drop(s);
     rig_close_cache(&r);
-    rig_close(&r);
 }
 
 /* A segment of which no row would count is not kept alive. */
 TEST(kv_snapshot_of_a_branch_keeps_no_segment_without_rows_for_it)
 {
-    rig r;
+    AUTO(rig_close) rig r;
     int32_t ids[30] = {0};
     kv_snapshot *a, *b, *c, *d;
     err e = {0};
@@ -252,7 +249,6 @@ TEST(kv_snapshot_of_a_branch_keeps_no_segment_without_rows_for_it)
     kv_snapshot_drop(c);
     kv_snapshot_drop(d);
     rig_close_cache(&r);
-    rig_close(&r);
 }
 
 /* A file of each format against the layouts of all: accepted only where the formats are equal. The
@@ -267,7 +263,7 @@ PLAIN_TEST(kv_snapshots_of_another_format_are_refused)
     kv_layout layout[RIG_FORMATS];
     const char *path = test_temp("saved");
     err e = {0};
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     rig_draw(ids, N, &rng);
     for (int i = 0; i < RIG_FORMATS; i++) {
@@ -302,5 +298,4 @@ PLAIN_TEST(kv_snapshots_of_another_format_are_refused)
         kv_layout_free(&layout[i]);
         str_free(&id[i].layout);
     }
-    rig_close(&r);
 }

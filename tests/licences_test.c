@@ -13,11 +13,10 @@ TEST(version_names_the_licences_of_all_that_the_program_embeds)
         "The ggml authors", "Apache License", "END OF TERMS AND CONDITIONS"};
     static const char *const spelled[] = {"--licences", "--licenses"};
     for (int i = 0; i < 2; i++) {
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, NULL, ARGS("version", spelled[i]));
         CHECK_EQ(r.code, 0);
         for (size_t k = 0; k < sizeof said / sizeof *said; k++)
             CHECK_MSG(strstr(str_text(&r.out), said[k]), "no '%s'", said[k]);
-        spawned_free(&r);
     }
 }

@@ -31,9 +31,9 @@ static const jtree *first_choice(const jtree *v)
  * and each token's own number among the best, spelled alike. */
 TEST(logprobs_of_a_prompt_come_with_its_echo)
 {
-    served s;
-    response r, again;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r, again;
+    AUTO(arena_free) arena mem = {0};
     start_toy(&s, NULL);
     static const char body[] = "{\"prompt\":[[9,10,11,12,13]],\"max_tokens\":1," SCORED "}";
     for (int round = 0; round < 2; round++) { /* the second over a cache that has the prompt */
@@ -60,10 +60,6 @@ TEST(logprobs_of_a_prompt_come_with_its_echo)
               "{" ASK ",\"max_tokens\":2,\"prompt_logprobs\":0}");
     CHECK_EQ(again.status, 200);
     CHECK(json_at(json_parsed(&mem, again.body.at, again.body.n), "prompt_logprobs")->count > 3);
-    response_free(&again);
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }
 
 /* The items of all arrays under a path of a stream's chunks, and how many chunks have one. */
@@ -107,11 +103,11 @@ TEST(logprobs_of_prompts_and_answers_are_streamed)
          "{" ASK ",\"max_tokens\":6,\"temperature\":0,\"logprobs\":true,\"top_logprobs\":2%s}",
          {"choices.0.logprobs.content"},
          NULL}};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        response whole, stream;
-        arena mem = {0};
+        AUTO(response_free) response whole, stream;
+        AUTO(arena_free) arena mem = {0};
         char body[512];
         snprintf(body, sizeof body, cases[i].body, "");
         http_post(&whole, &s, cases[i].path, body);
@@ -119,7 +115,7 @@ TEST(logprobs_of_prompts_and_answers_are_streamed)
         http_post(&stream, &s, cases[i].path, body);
         CHECK_MSG(whole.status == 200 && stream.status == 200, "%s", str_text(&stream.body));
         for (size_t k = 0; k < 4 && cases[i].fields[k]; k++) {
-            str want = {0}, got = {0};
+            AUTO(str_free) str want = {0}, got = {0};
             const jtree *v =
                 json_at(json_parsed(&mem, whole.body.at, whole.body.n), cases[i].fields[k]);
             for (const jtree *t = v ? v->first : NULL; t; t = t->next)
@@ -127,19 +123,13 @@ TEST(logprobs_of_prompts_and_answers_are_streamed)
             CHECK(want.n);
             stream_items(&mem, &stream, cases[i].fields[k], &got);
             CHECK_STR(str_text(&got), str_text(&want));
-            str_free(&want);
-            str_free(&got);
         }
-        str ignored = {0};
+        AUTO(str_free) str ignored = {0};
         if (cases[i].once)
             CHECK_EQ(stream_items(&mem, &stream, cases[i].once, &ignored), 1);
-        str_free(&ignored);
-        arena_free(&mem);
-        response_free(&whole);
-        response_free(&stream);
     }
     /* Several answers to several prompts: each has its own chunk of the prompt, before its text. */
-    response r;
+    AUTO(response_free) response r;
     http_post(&r, &s, "/v1/completions",
               "{\"prompt\":[[9,10],[11,12]],\"n\":2,\"max_tokens\":2,\"stream\":true," SCORED "}");
     CHECK_EQ(r.status, 200);
@@ -149,15 +139,13 @@ TEST(logprobs_of_prompts_and_answers_are_streamed)
         const char *at = strstr(r.body.at, first);
         CHECK(at && strstr(at, "\"token_logprobs\":[null,") < strchr(at, '\n'));
     }
-    response_free(&r);
-    stop(&s);
 }
 
 TEST(rules_on_tokens_hold_in_answers)
 {
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     char body[512];
     start_toy(&s, NULL);
     const jtree *v = first_choice(ask(&s, &mem, &r,
@@ -188,18 +176,15 @@ TEST(rules_on_tokens_hold_in_answers)
              (int)id);
     http_post(&r, &s, "/v1/completions", body);
     CHECK(r.status >= 400 && strstr(str_text(&r.body), "error"));
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(usage_says_whether_auto_left_keys_out)
 {
     static const char *const setting[] = {"auto", "auto:5", "auto:6", "skip:7", "off"};
     static const char *const mode[] = {"off", "flash", "off", "skip", NULL};
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     start_toy(&s, ARGS("--sparse", "auto:4"));
     for (int i = -1; i < 5; i++) {
         char body[160];
@@ -215,7 +200,4 @@ TEST(usage_says_whether_auto_left_keys_out)
     CHECK(http_metric(&s, "carat_sparse_prompts_total") == 3);
     http_post(&r, &s, "/v1/completions", "{\"prompt\":[9],\"sparse\":\"auto:0\"}");
     CHECK(r.status == 400 && strstr(str_text(&r.body), "least length of a prompt"));
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }

@@ -106,7 +106,7 @@ static void write_half(gguf_writer *w, const char *name, half *h, const lora_rec
 
 void lora_rig_adapter(const char *base, const char *to, const lora_recipe *r)
 {
-    gguf g;
+    AUTO(gguf_close) gguf g;
     gguf_writer *w;
     gguf_string arch;
     err e = {0};
@@ -149,7 +149,6 @@ void lora_rig_adapter(const char *base, const char *to, const lora_recipe *r)
             CHECK_OK(gguf_write_data(w, (const float[32]){0}, 32 * sizeof(float), &e), e);
     }
     CHECK_OK(gguf_commit(w, &e), e);
-    gguf_close(&g);
 }
 
 /* w += c B A of one tensor. */
@@ -176,7 +175,7 @@ static void add_pair(double *w, const tensor *t, uint64_t i, const lora_recipe *
 void lora_rig_merge(const char *base, const char *to, const lora_recipe *r, const float *scale,
                     int n)
 {
-    gguf g;
+    AUTO(gguf_close) gguf g;
     gguf_writer *w;
     err e = {0};
     CHECK_OK(gguf_open(&g, base, false, NULL, NULL, &e), e);
@@ -209,5 +208,4 @@ void lora_rig_merge(const char *base, const char *to, const lora_recipe *r, cons
         mem_free(v);
     }
     CHECK_OK(gguf_commit(w, &e), e);
-    gguf_close(&g);
 }

@@ -14,17 +14,16 @@
 /* Posts, and checks the status and a part of the body. */
 static void says(const served *s, const char *path, const char *body, int want, const char *text)
 {
-    response r;
+    AUTO(response_free) response r;
     http_post(&r, s, path, body);
     CHECK_MSG(r.status == want && strstr(str_text(&r.body), text), "%s %s: %d %s, expected %d %s",
               path, body, r.status, str_text(&r.body), want, text);
-    response_free(&r);
 }
 
 /* The answer to a prompt, with more fields. */
 static void answer(const served *s, const char *more, char text[128])
 {
-    response r;
+    AUTO(response_free) response r;
     char body[256];
     snprintf(body, sizeof body,
              "{\"prompt\":\"one two three\",\"temperature\":0,\"n_predict\":12%s}", more);
@@ -32,7 +31,6 @@ static void answer(const served *s, const char *more, char text[128])
     const char *t = strstr(str_text(&r.body), "\"content\":");
     CHECK_MSG(r.status == 200 && t, "%s", str_text(&r.body));
     snprintf(text, 128, "%.*s", (int)strcspn(t + 11, "\"") + 11, t);
-    response_free(&r);
 }
 
 TEST(lora_of_a_server_by_request_and_by_its_own_scales)
@@ -40,7 +38,8 @@ TEST(lora_of_a_server_by_request_and_by_its_own_scales)
     static const lora_recipe recipe = {.rank = 4, .alpha = 8, .seed = 5};
     served s;
     response r;
-    char *base = mem_strdup(toy_model_write(NULL)), *path = mem_strdup(test_temp("style.gguf"));
+    AUTO_MEM char *base = mem_strdup(toy_model_write(NULL)),
+                  *path = mem_strdup(test_temp("style.gguf"));
     char plain[128], with[128], again[128], none[128], half[128];
     lora_rig_adapter(base, path, &recipe);
     start_toy(&s, (const char *const[]){"--lora-scaled", path, "--lora-init-without-apply", NULL});
@@ -69,8 +68,6 @@ TEST(lora_of_a_server_by_request_and_by_its_own_scales)
     answer(&s, "", again);
     CHECK_STR(plain, again);
     stop(&s);
-    mem_free(base);
-    mem_free(path);
 }
 
 /* As clients of vLLM choose one. */
@@ -80,8 +77,9 @@ TEST(lora_is_chosen_by_the_name_of_a_model)
                                          {.rank = 4, .alpha = 8, .seed = 6}};
     served s;
     response r;
-    char *base = mem_strdup(toy_model_write(NULL)), *path = mem_strdup(test_temp("style.gguf")),
-         *law = mem_strdup(test_temp("law.gguf")), *named = NULL;
+    AUTO_MEM char *base = mem_strdup(toy_model_write(NULL)),
+                  *path = mem_strdup(test_temp("style.gguf")),
+                  *law = mem_strdup(test_temp("law.gguf")), *named = NULL;
     char plain[128], with[128], again[128], other[128];
     str name = {0};
     lora_rig_adapter(base, path, &recipe[0]);
@@ -121,18 +119,13 @@ TEST(lora_is_chosen_by_the_name_of_a_model)
     answer(&s, ",\"model\":\"a\"", again);
     CHECK_STR(again, plain);
     stop(&s);
-    mem_free(base);
-    mem_free(path);
-    mem_free(law);
-    mem_free(named);
 }
 
 static void write_modelfile(const char *path, const char *base, const char *adapter)
 {
-    str text = {0};
+    AUTO(str_free) str text = {0};
     str_printf(&text, "FROM %s\nADAPTER %s\nPARAMETER temperature 0\n", base, adapter);
     test_write(path, text.at, text.n);
-    str_free(&text);
 }
 
 /* Modelfiles with ADAPTER: refused for another model, answered in run and in a server, also when it

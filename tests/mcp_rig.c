@@ -137,9 +137,8 @@ static json_t *call(const char *mode, const json_t *params)
                              json_integer_value(json_object_get(args, "b"))));
         return text_result(text);
     }
-    char *all = json_dumps(args, JSON_COMPACT | JSON_SORT_KEYS);
+    AUTO_PTR(free) char *all = json_dumps(args, JSON_COMPACT | JSON_SORT_KEYS);
     json_t *r = text_result(all);
-    free(all);
     return r;
 }
 
@@ -193,11 +192,10 @@ static void put_huge(int fd)
 
 static void say(json_t *v)
 {
-    char *text = json_dumps(v, JSON_COMPACT);
+    AUTO_PTR(free) char *text = json_dumps(v, JSON_COMPACT);
     json_decref(v);
     if (text && printf("%s\n", text) > 0)
         fflush(stdout);
-    free(text);
 }
 
 static json_t *hear(void)
@@ -432,9 +430,8 @@ static bool serve_post(mcp_http_rig *r, int fd, const char *head, const char *bo
         free(text);
     } else {
         if (is(r->mode, "drops") || is(r->mode, "forgets")) {
-            char *text = json_dumps(a, JSON_COMPACT);
+            AUTO_PTR(free) char *text = json_dumps(a, JSON_COMPACT);
             snprintf(held, 4096, "%s", text);
-            free(text);
         }
         stream_answer(r, fd, a, begins);
     }

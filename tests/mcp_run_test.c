@@ -126,7 +126,7 @@ TEST(mcp_run_ctrl_c_ends_a_call_and_twice_the_program)
 TEST(mcp_run_gives_the_terminal_back_from_the_question)
 {
     need_bundled();
-    terminal t;
+    AUTO(terminal_close) terminal t;
     struct termios now;
     terminal_open(&t, ARGS("TERM=xterm"),
                   ARGS("run", "--greedy", "--mcp", mcp_rig_file("weather"), ASK));
@@ -136,7 +136,6 @@ TEST(mcp_run_gives_the_terminal_back_from_the_question)
         kill(t.pid, at_once[i]);
     expect_ended();
     CHECK(!tcgetattr(t.fd, &now) && (now.c_lflag & ECHO) && (now.c_lflag & ICANON));
-    terminal_close(&t);
 }
 
 TEST(mcp_command_ends_its_server_at_the_second_signal)

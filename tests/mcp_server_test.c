@@ -8,10 +8,9 @@
 
 static int status_of(const served *s, const char *path, const char *headers, const char *body)
 {
-    response r;
+    AUTO(response_free) response r;
     http_call(&r, s, body ? "POST" : "GET", path, headers, body);
     int code = r.status;
-    response_free(&r);
     return code;
 }
 
@@ -19,7 +18,7 @@ static int status_of(const served *s, const char *path, const char *headers, con
 
 TEST(mcp_server_lists_and_calls_for_its_own_page)
 {
-    served s;
+    AUTO(stop) served s;
     response r;
     start_toy(&s, ARGS("--mcp", mcp_rig_file("plain"), "--tools-auto", "add", "--cors", "*"));
     http_call(&r, &s, "GET", "/mcp/tools", NULL, NULL);
@@ -52,7 +51,6 @@ TEST(mcp_server_lists_and_calls_for_its_own_page)
         CHECK_EQ(status_of(&s, "/mcp/tools", strangers[i], NULL), 403);
     }
     CHECK_EQ(status_of(&s, "/v1/models", strangers[0], NULL), 200);
-    stop(&s);
 }
 
 TEST(mcp_server_needs_its_key_and_no_tools_means_none)
@@ -77,9 +75,9 @@ TEST(mcp_server_needs_its_key_and_no_tools_means_none)
 /* A chat with the tools that are offered, or with those that are left out. */
 static int chat_with(const served *s, bool left_out, int *n)
 {
-    arena mem = {0};
-    response r;
-    str body = {0};
+    AUTO(arena_free) arena mem = {0};
+    AUTO(response_free) response r;
+    AUTO(str_free) str body = {0};
     http_call(&r, s, "GET", "/mcp/tools?model=toy", NULL, NULL);
     CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
     const jtree *list = jtree_get(json_parsed(&mem, r.body.at, r.body.n), "tools");
@@ -96,9 +94,6 @@ static int chat_with(const served *s, bool left_out, int *n)
     response_free(&r);
     http_post(&r, s, "/v1/chat/completions", body.at);
     int code = r.status;
-    response_free(&r);
-    str_free(&body);
-    arena_free(&mem);
     return code;
 }
 
@@ -106,21 +101,20 @@ static int chat_with(const served *s, bool left_out, int *n)
 static const char *crowds(void)
 {
     const char *path = test_temp("crowds.json");
-    str text = {0};
+    AUTO(str_free) str text = {0};
     str_puts(&text, "{\"mcpServers\":{");
     for (int i = 0; i < 3; i++)
         str_printf(&text, "%s\"s%d\":{\"command\":\"%s\",\"args\":[\"--mcp-fake\",\"crowd\"]}",
                    i ? "," : "", i, mcp_rig_program());
     str_puts(&text, "}}");
     test_write(path, text.at, text.n);
-    str_free(&text);
     return path;
 }
 
 /* A tool that the model's format cannot tell is left out, with a sentence, and not the others. */
 TEST(mcp_server_leaves_out_tools_that_the_model_cannot_be_told_of)
 {
-    served s;
+    AUTO(stop) served s;
     response r;
     int n;
     start_toy(&s, ARGS("--mcp", mcp_rig_file("quoted")));
@@ -140,7 +134,6 @@ TEST(mcp_server_leaves_out_tools_that_the_model_cannot_be_told_of)
                           "--ctx", "60000", "--parallel", "1", "--mcp", crowds()));
     CHECK_EQ(chat_with(&s, false, &n), 200);
     CHECK_EQ(n, 512);
-    stop(&s);
 }
 
 /* Who must not reach the tools starts none. */

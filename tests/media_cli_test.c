@@ -30,11 +30,10 @@ static const char *write_dot(void)
 
 static void run(int code, const char *says, const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, args);
     CHECK_MSG(r.code == code && strstr(str_text(&r.err), says), "exit status %d; stderr: %s",
               r.code, str_text(&r.err));
-    spawned_free(&r);
 }
 
 TEST(cli_logits_of_a_picture)
@@ -113,13 +112,12 @@ static const char *write_seeing(void)
 static const char *copy_dot(const char *name)
 {
     static char path[512];
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
     err e = {0};
     CHECK_OK(file_read_all(write_dot(), 1000, &bytes, &n, &e), e);
     snprintf(path, sizeof path, "%s", test_temp(name));
     CHECK_OK(file_replace(path, false, bytes, n, &e), e);
-    mem_free(bytes);
     return path;
 }
 
@@ -129,14 +127,13 @@ static const char *copy_dot(const char *name)
 /* The tokens of the prompt that a run says it had. */
 static int prompt_tokens(const char *const *args, const char *says)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, args);
     CHECK_MSG(r.code == 0 && strstr(str_text(&r.err), says), "exit status %d; stderr: %s", r.code,
               str_text(&r.err));
     const char *at = strstr(str_text(&r.err), "[prompt ");
     CHECK(at);
     int n = atoi(at + 8);
-    spawned_free(&r);
     return n;
 }
 
@@ -363,9 +360,9 @@ TEST(cli_run_checks_what_texts_say_of_pictures)
                                          "[[0,0,0]]",
                                          "[[11,0]]"};
     const char *text = write_seeing(), *file = test_temp("talk.json");
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
-    str uri = {0};
+    AUTO(str_free) str uri = {0};
     err e = {0};
     CHECK_OK(file_read_all(copy_dot("dot.png"), 1 << 20, &bytes, &n, &e), e);
     base64_put(&uri, bytes, n);
@@ -403,8 +400,6 @@ TEST(cli_run_checks_what_texts_say_of_pictures)
     terminal_expect(&t, "saved ");
     terminal_type(&t, "/quit\r");
     CHECK_EQ(terminal_close(&t), 0);
-    str_free(&uri);
-    mem_free(bytes);
 }
 
 /* ---- Sounds --------------------------------------------------------------------------------- */
@@ -428,7 +423,7 @@ static const char *write_silence(const char *name, uint32_t n)
     static char path[512];
     uint32_t head[11] = {0x46464952, 36 + 2 * n, 0x45564157, 0x20746d66, 16,   0x00010001,
                          16000,      32000,      0x00100002, 0x61746164, 2 * n};
-    str bytes = {0};
+    AUTO(str_free) str bytes = {0};
     err e = {0};
     for (int i = 0; i < 44; i++)
         str_putc(&bytes, (char)(head[i / 4] >> (8 * (i % 4))));
@@ -436,7 +431,6 @@ static const char *write_silence(const char *name, uint32_t n)
         str_putc(&bytes, 0);
     snprintf(path, sizeof path, "%s", test_temp(name));
     CHECK_OK(file_replace(path, false, bytes.at, bytes.n, &e), e);
-    str_free(&bytes);
     return path;
 }
 

@@ -48,9 +48,9 @@ static void start_models(served *s, const char *const *more)
 /* A greedy answer. Returns the status. */
 static int ask_as(const served *s, const char *model, const char *more, str *out)
 {
-    response r;
-    arena mem = {0};
-    str body = {0};
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
+    AUTO(str_free) str body = {0};
     str_printf(&body, "{\"model\":\"%s\",\"temperature\":0,\"max_tokens\":12,%s" ASK "}", model,
                more);
     http_post(&r, s, "/v1/chat/completions", body.at);
@@ -60,9 +60,6 @@ static int ask_as(const served *s, const char *model, const char *more, str *out
         str_puts(out, text_at(&mem, &r, "choices.0.message.content"));
     else
         str_puts(out, r.body.at);
-    response_free(&r);
-    arena_free(&mem);
-    str_free(&body);
     return code;
 }
 
@@ -87,8 +84,8 @@ TEST(models_server_loads_on_demand)
 {
     served s;
     response r;
-    arena mem = {0};
-    str first = {0}, text = {0}, other = {0};
+    AUTO(arena_free) arena mem = {0};
+    AUTO(str_free) str first = {0}, text = {0}, other = {0};
     start_models(&s, NULL);
     for (int i = 0; i < N_MODELS; i++)
         expect_state(&s, i, "unloaded");
@@ -131,16 +128,12 @@ TEST(models_server_loads_on_demand)
     CHECK_EQ(r.status, 404);
     response_free(&r);
     stop(&s);
-    arena_free(&mem);
-    str_free(&first);
-    str_free(&text);
-    str_free(&other);
 }
 
 TEST(models_server_unloads_what_is_idle)
 {
     served s;
-    str text = {0};
+    AUTO(str_free) str text = {0};
     start_models(&s, ARGS("--keep-alive", "10ms"));
     CHECK_EQ(ask_as(&s, "ant", "\"keep_alive\":-1,", &text), 200);
     CHECK_EQ(ask_as(&s, "bee", "", &text), 200);
@@ -169,13 +162,12 @@ TEST(models_server_unloads_what_is_idle)
     CHECK_EQ(ask_as(&s, "cat", "\"keep_alive\":\"soon\",", &text), 400);
     CHECK(strstr(text.at, "keep_alive"));
     stop(&s);
-    str_free(&text);
 }
 
 TEST(models_server_makes_room)
 {
     served s;
-    str text = {0};
+    AUTO(str_free) str text = {0};
     start_models(&s, ARGS("--max-loaded", "2"));
     CHECK_EQ(ask_as(&s, "ant", "", &text), 200);
     CHECK_EQ(ask_as(&s, "bee", "", &text), 200);
@@ -189,14 +181,13 @@ TEST(models_server_makes_room)
     CHECK_EQ(ask_as(&s, "ant", "", &text), 503); /* no model fits */
     CHECK(strstr(text.at, "model_no_memory") && strstr(text.at, "GiB"));
     stop(&s);
-    str_free(&text);
 }
 
 /* A model that is at work keeps its memory, and the other waits for it, but not for ever. */
 TEST(models_server_waits_for_busy_models)
 {
     served s;
-    str seen = {0}, text = {0};
+    AUTO(str_free) str seen = {0}, text = {0};
     start_models(&s, ARGS("--max-loaded", "1", "--load-wait", "1", "--ctx", "60000"));
     int fd =
         http_begin(&s, "/v1/chat/completions",
@@ -211,15 +202,13 @@ TEST(models_server_waits_for_busy_models)
     CHECK_EQ(code, 200);
     expect_state(&s, 0, "unloaded");
     stop(&s);
-    str_free(&seen);
-    str_free(&text);
 }
 
 /* One that waits in line, or for room, is stopped at once, and nothing leaves for it. */
 TEST(models_server_stops_a_loading_that_waits)
 {
     served s;
-    str seen = {0}, text = {0};
+    AUTO(str_free) str seen = {0}, text = {0};
     response r;
     start_models(&s, ARGS("--max-loaded", "1", "--load-wait", "60", "--ctx", "60000"));
     int fd =
@@ -245,14 +234,12 @@ TEST(models_server_stops_a_loading_that_waits)
     expect_state(&s, 0, "loaded");
     close(fd);
     stop(&s);
-    str_free(&seen);
-    str_free(&text);
 }
 
 TEST(models_server_says_why_a_file_cannot_be_loaded)
 {
     served s;
-    str text = {0}, path = {0};
+    AUTO(str_free) str text = {0}, path = {0};
     const char *dir = test_temp("models");
     CHECK(!mkdir(dir, 0700));
     str_printf(&path, "%s/broken.gguf", dir);
@@ -278,8 +265,6 @@ TEST(models_server_says_why_a_file_cannot_be_loaded)
     CHECK(!unlink(path.at));
     CHECK_EQ(ask_as(&s, "late", "", &text), 200); /* its pages are mapped */
     stop(&s);
-    str_free(&text);
-    str_free(&path);
 }
 
 /* Room is made for a model once its head was read and its plan fits: a broken file makes none
@@ -287,7 +272,7 @@ TEST(models_server_says_why_a_file_cannot_be_loaded)
 TEST(models_server_unloads_nothing_for_a_file_that_cannot_be_loaded)
 {
     served s;
-    str text = {0};
+    AUTO(str_free) str text = {0};
     const char *broken = test_temp("broken.gguf");
     test_write(broken, "GGUF but not really", 19);
     start_models(&s, ARGS("--max-loaded", "1", broken));
@@ -298,19 +283,17 @@ TEST(models_server_unloads_nothing_for_a_file_that_cannot_be_loaded)
     CHECK_EQ(ask_as(&s, "bee", "", &text), 200);
     expect_state(&s, 0, "unloaded");
     stop(&s);
-    str_free(&text);
 }
 
 static int count_in_log(const served *s, const char *text)
 {
-    char *log;
+    AUTO_MEM char *log;
     size_t n_log;
     int n = 0;
     err e = {0};
     CHECK_OK(file_read_all(s->log, 1 << 24, &log, &n_log, &e), e);
     for (const char *at = log; (at = strstr(at, text)); at += strlen(text))
         n++;
-    mem_free(log);
     return n;
 }
 
@@ -318,7 +301,7 @@ static int count_in_log(const served *s, const char *text)
 TEST(models_server_loads_once_and_frees_the_place_of_who_leaves)
 {
     served s;
-    str seen = {0}, text = {0};
+    AUTO(str_free) str seen = {0}, text = {0};
     static const char wait[] = "{\"model\":\"bee\",\"max_tokens\":2," ASK "}";
     start_models(&s, ARGS("--max-loaded", "1", "--queue", "2", "--ctx", "60000"));
     int fd = http_begin(&s, "/v1/chat/completions",
@@ -351,17 +334,15 @@ TEST(models_server_loads_once_and_frees_the_place_of_who_leaves)
     CHECK_MSG(code == 200, "%d: %s", code, text.at);
     CHECK_EQ(count_in_log(&s, "ready: bee"), 1);
     stop(&s);
-    str_free(&seen);
-    str_free(&text);
 }
 
 /* Two fit, a third makes the one used longest ago leave, and one that could not fit makes none. */
 PLAIN_TEST(models_server_plans_before_another_leaves)
 {
     served s;
-    str text = {0}, word = {0}, room = {0};
+    AUTO(str_free) str text = {0}, word = {0}, room = {0};
     response r;
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *large = test_path("models/demo.gguf");
     if (access(large, R_OK))
         test_skip("there is no models/demo.gguf");
@@ -384,17 +365,13 @@ PLAIN_TEST(models_server_plans_before_another_leaves)
     expect_state(&s, 0, "unloaded");
     expect_state(&s, 1, "loaded");
     stop(&s);
-    arena_free(&mem);
-    str_free(&text);
-    str_free(&word);
-    str_free(&room);
 }
 
 TEST(models_server_loads_by_hand_alone_if_asked)
 {
     served s;
     response r;
-    str text = {0};
+    AUTO(str_free) str text = {0};
     start_models(&s, ARGS("--no-models-autoload"));
     CHECK_EQ(ask_as(&s, "ant", "", &text), 400);
     CHECK_MSG(strstr(text.at, "model_not_loaded"), "%s", text.at);
@@ -408,7 +385,6 @@ TEST(models_server_loads_by_hand_alone_if_asked)
     expect_state(&s, 0, "loaded");
     CHECK_EQ(ask_as(&s, "ant", "", &text), 200);
     stop(&s);
-    str_free(&text);
 }
 
 /* Without a model the bundled one answers to any name, and every pulled model to its own names. */
@@ -417,8 +393,8 @@ TEST(models_server_without_a_model_offers_those_of_this_machine)
     static hub_rig hub;
     served s;
     response r;
-    arena mem = {0};
-    str text = {0}, own = {0};
+    AUTO(arena_free) arena mem = {0};
+    AUTO(str_free) str text = {0}, own = {0};
     char *bytes;
     size_t n;
     err e = {0};
@@ -457,9 +433,6 @@ TEST(models_server_without_a_model_offers_those_of_this_machine)
     response_free(&r);
     stop(&s);
     hub_rig_close(&hub);
-    arena_free(&mem);
-    str_free(&text);
-    str_free(&own);
 }
 
 /* ---- Under load ---- */
@@ -475,7 +448,7 @@ typedef struct stress {
 static void *press(void *arg)
 {
     stress *t = arg;
-    str text = {0};
+    AUTO(str_free) str text = {0};
     static const char *const keeps[] = {"", "\"keep_alive\":0,", "\"keep_alive\":\"5ms\","};
     for (int i = 0; i < 12; i++) {
         int m = (int)rng_below(&t->rng, N_MODELS);
@@ -486,7 +459,6 @@ static void *press(void *arg)
         t->n_right += code == 200;
         t->n_busy += code == 503;
     }
-    str_free(&text);
     return NULL;
 }
 
@@ -530,10 +502,9 @@ TEST(models_server_ends_while_it_loads)
         int fd[N_MODELS];
         start_models(&s, ARGS("--max-loaded", "1", "--drain", "5"));
         for (int i = 0; i < N_MODELS; i++) {
-            str body = {0};
+            AUTO(str_free) str body = {0};
             str_printf(&body, "{\"model\":\"%s\",\"max_tokens\":3," ASK "}", names[i]);
             fd[i] = http_begin(&s, "/v1/chat/completions", body.at);
-            str_free(&body);
         }
         usleep((useconds_t)k * 3000);
         stop(&s);
@@ -547,7 +518,7 @@ TEST(models_server_loads_no_model_twice_by_hand)
 {
     served s;
     response r;
-    str text = {0};
+    AUTO(str_free) str text = {0};
     start_models(&s, ARGS("--max-loaded", "1"));
     for (int i = 0; i < 2; i++) {
         http_post(&r, &s, "/models/load", "{\"model\":\"ant\"}");
@@ -562,5 +533,4 @@ TEST(models_server_loads_no_model_twice_by_hand)
     CHECK_EQ(count_in_log(&s, "ready: ant,"), 1);
     CHECK_EQ(count_in_log(&s, "ready: bee,"), 1);
     stop(&s);
-    str_free(&text);
 }

@@ -95,7 +95,7 @@ const char *mtp_rig_write(const mtp_rig_file *f)
     const char *path = test_temp(f->name ? f->name : "mtp.gguf");
     const char *arch = s.dialect ? "gemma4_assistant" : "gemma4-assistant";
     int32_t n = gemma4_mtp_shapes.list((const model_shape *)&s, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     uint64_t rng = 23;
     gguf_writer *w;
     char key[128];
@@ -119,17 +119,15 @@ const char *mtp_rig_write(const mtp_rig_file *f)
     CHECK_OK(gguf_write_header(w, &e), e);
     for (int32_t i = 0; i < n; i++) {
         const shape_tensor *t = &list[i];
-        void *x = mem_alloc(t->ne[0] * t->ne[1] * 4);
+        AUTO_MEM void *x = mem_alloc(t->ne[0] * t->ne[1] * 4);
         CHECK(x);
         fill(f, &s, t, x, &rng);
         if (!f->drop || strcmp(f->drop, t->name) != 0)
             write_rows(w, t, type_of(f, t), x);
-        mem_free(x);
     }
     if (f->extra)
         CHECK_OK(gguf_write_data(w, &zero, sizeof zero, &e), e);
     CHECK_OK(gguf_commit(w, &e), e);
-    mem_free(list);
     return path;
 }
 

@@ -51,12 +51,12 @@ TEST(ollama_streams_say_what_whole_answers_say)
          "response"},
         {"/api/generate", "{\"model\":\"m\",\"prompt\":\"Once\",\"raw\":true," GREEDY "%s}",
          "response"}};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof apis / sizeof *apis; i++) {
-        response whole, stream;
-        arena mem = {0};
-        str said = {0};
+        AUTO(response_free) response whole, stream;
+        AUTO(arena_free) arena mem = {0};
+        AUTO(str_free) str said = {0};
         const jtree *last = NULL;
         char body[512];
         snprintf(body, sizeof body, apis[i][1], ",\"stream\":false");
@@ -72,12 +72,7 @@ TEST(ollama_streams_say_what_whole_answers_say)
         CHECK(strstr(stream.body.at, "\"logprobs\":[{"));
         check_metrics(last, 12);
         check_metrics(json_parsed(&mem, whole.body.at, whole.body.n), 12);
-        str_free(&said);
-        arena_free(&mem);
-        response_free(&whole);
-        response_free(&stream);
     }
-    stop(&s);
 }
 
 typedef struct call {
@@ -89,13 +84,12 @@ typedef struct call {
 static void make_calls(const served *s, const call *c, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        response r;
+        AUTO(response_free) response r;
         http_call(&r, s, c[i].method, c[i].path, "Accept: */*\r\n", c[i].body);
         CHECK_MSG(r.status == c[i].status && strstr(str_text(&r.body), c[i].says),
                   "%s %s %s: %d %s", c[i].method, c[i].path, c[i].body ? c[i].body : "", r.status,
                   str_text(&r.body));
         CHECK(utf8_valid(str_text(&r.body), r.body.n));
-        response_free(&r);
     }
 }
 
@@ -149,10 +143,10 @@ TEST(ollama_clients_get_their_forms)
         {"POST", "/api/embed", "{\"input\":false}", 400, "'input' holds"},
         {"POST", "/api/embeddings", "{\"prompt\":\"x\"}", 200, "{\"embedding\":["},
     };
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     make_calls(&s, calls, sizeof calls / sizeof *calls);
-    response r;
+    AUTO(response_free) response r;
     http_call(&r, &s, "POST", "/api/chat", "Content-Encoding: gzip\r\n", "{}");
     CHECK(r.status == 415 && strstr(str_text(&r.body), "not compressed"));
     response_free(&r);
@@ -161,8 +155,6 @@ TEST(ollama_clients_get_their_forms)
     response_free(&r);
     http_call(&r, &s, "GET", "/", "Accept: text/html,*/*\r\n", NULL);
     CHECK(strstr(r.head.at, "text/html"));
-    response_free(&r);
-    stop(&s);
 }
 
 TEST(llama_completion_has_its_own_form)
@@ -192,10 +184,10 @@ TEST(llama_completion_has_its_own_form)
         {"GET", "/props", NULL, 200, "\"chat_template\":\""},
         {"POST", "/embedding", "{\"content\":\"x\"}", 200, "[{\"index\":0,\"embedding\":[["},
     };
-    served s;
-    response whole, stream;
-    arena mem = {0};
-    str said = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response whole, stream;
+    AUTO(arena_free) arena mem = {0};
+    AUTO(str_free) str said = {0};
     char text[256];
     start_toy(&s, NULL);
     make_calls(&s, calls, sizeof calls / sizeof *calls);
@@ -212,11 +204,6 @@ TEST(llama_completion_has_its_own_form)
     CHECK_EQ(json_at(v, "tokens")->count, 9);
     CHECK_EQ(json_at(v, "completion_probabilities")->count, 9);
     CHECK(tree_says(json_at(v, "stop_type"), "limit"));
-    str_free(&said);
-    arena_free(&mem);
-    response_free(&whole);
-    response_free(&stream);
-    stop(&s);
 }
 
 TEST(llama_infill_by_a_model_that_fills_gaps)
@@ -236,9 +223,9 @@ TEST(llama_infill_by_a_model_that_fills_gaps)
     };
     const toy_model_file v = {.base = "qwen35", .words = "qwen35"}; /* <|fim_prefix|> is there */
     const char *half = test_temp("half.gguf"), *whole = test_temp("whole.gguf");
-    served s;
-    response r;
-    str body = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(str_free) str body = {0};
     doctor_gguf(toy_model_write(&v), half,
                 &(doctor_change){.key = "tokenizer.ggml.fim_suf_token_id", .value = 7});
     doctor_gguf(half, whole,
@@ -254,9 +241,6 @@ TEST(llama_infill_by_a_model_that_fills_gaps)
     str_puts(&body, "\"}");
     http_post(&r, &s, "/infill", body.at);
     CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
-    response_free(&r);
-    str_free(&body);
-    stop(&s);
 }
 
 /* ---- Prompts longer than the context (fit.h) ---- */
@@ -288,8 +272,8 @@ TEST(ollama_conversations_lose_their_oldest_messages)
     response cut, same, next;
     arena mem = {0};
     str body = {0};
-    served s;
-    char *log;
+    AUTO(stop) served s;
+    AUTO_MEM char *log;
     size_t n;
     err e = {0};
     start_toy(&s, NULL);
@@ -317,13 +301,11 @@ TEST(ollama_conversations_lose_their_oldest_messages)
     CHECK(int_at(&mem, &next, "truncated.messages") >= dropped);
     CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
     CHECK(strstr(log, "messages are left out"));
-    mem_free(log);
     str_free(&body);
     arena_free(&mem);
     response_free(&cut);
     response_free(&same);
     response_free(&next);
-    stop(&s);
 }
 
 TEST(ollama_prompts_beyond_the_context)
@@ -370,12 +352,12 @@ TEST(ollama_prompts_beyond_the_context)
          400, "context_length_exceeded"},
     };
     str words = {0}, body = {0};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     for (int i = 0; i < 400; i++)
         str_printf(&words, "w\u00f6rter %d ", i);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        response r;
+        AUTO(response_free) response r;
         const char *at = strstr(cases[i].format, "%s");
         size_t before = at ? (size_t)(at - cases[i].format) : strlen(cases[i].format);
         str_cut(&body, 0);
@@ -386,24 +368,21 @@ TEST(ollama_prompts_beyond_the_context)
         CHECK_MSG(r.status == cases[i].status && strstr(str_text(&r.body), cases[i].says),
                   "%s %.200s: %d %s", cases[i].path, cases[i].format, r.status, str_text(&r.body));
         CHECK(utf8_valid(str_text(&r.body), r.body.n));
-        response_free(&r);
     }
     str_free(&words);
     str_free(&body);
-    stop(&s);
 }
 
 /* ---- Models of a hub ---- */
 
 static void post_pull(const served *s, const char *name, const char *says)
 {
-    response r;
+    AUTO(response_free) response r;
     char body[256];
     snprintf(body, sizeof body, "{\"model\":\"%s\"}", name);
     http_post(&r, s, "/api/pull", body);
     CHECK_MSG(r.status == 200 && strstr(str_text(&r.body), says), "%d: %s", r.status,
               str_text(&r.body));
-    response_free(&r);
 }
 
 TEST(ollama_pulls_and_removes_models_of_a_hub)
@@ -576,12 +555,11 @@ TEST(ollama_one_model_answers_for_no_other)
     spawned_free(&made);
     make_calls(&s, calls, sizeof calls / sizeof *calls);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        response r;
+        AUTO(response_free) response r;
         http_call(&r, &s, "GET", lists[i], NULL, NULL);
         CHECK_MSG(r.status == 200 && !strstr(str_text(&r.body), "Model-GGUF") &&
                       !strstr(str_text(&r.body), "second"),
                   "%s", str_text(&r.body));
-        response_free(&r);
     }
     stop(&s);
     hub_rig_close(&hub);
@@ -604,7 +582,7 @@ TEST(ollama_serves_a_made_model)
     };
     char file[700], text[900];
     spawned made;
-    served s;
+    AUTO(stop) served s;
     CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
     snprintf(file, sizeof file, "%s", test_temp("Modelfile"));
     int n = snprintf(text, sizeof text,
@@ -617,7 +595,6 @@ TEST(ollama_serves_a_made_model)
     spawned_free(&made);
     served_start(&s, ARGS("brief", "-t", "1"));
     make_calls(&s, calls, sizeof calls / sizeof *calls);
-    stop(&s);
 }
 
 TEST(ollama_strangers_change_no_store)
@@ -629,10 +606,9 @@ TEST(ollama_strangers_change_no_store)
         {"POST", "/api/copy", "{\"source\":\"m\",\"destination\":\"x\"}", 403, "--api-key"},
         {"GET", "/api/version", NULL, 200, "carat"},
     };
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, ARGS("--host", "0.0.0.0"));
     make_calls(&s, calls, sizeof calls / sizeof *calls);
-    stop(&s);
 }
 
 /* ---- Models made of others ---- */
@@ -647,15 +623,13 @@ TEST(ollama_strangers_change_no_store)
 static void ask_made(const served *s, const char *path, const char *body, const char *said,
                      str *out)
 {
-    response r;
-    arena mem = {0};
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     http_post(&r, s, path, body);
     CHECK_MSG(r.status == 200, "%s: %s", body, str_text(&r.body));
     str_cut(out, 0);
     str_puts(out, text_at(&mem, &r, said));
     CHECK(out->n);
-    arena_free(&mem);
-    response_free(&r);
 }
 
 TEST(ollama_makes_models_of_others)
@@ -731,8 +705,8 @@ TEST(ollama_makes_models_of_others)
                     {"/v1/chat/completions", "choices.0.message.content"},
                     {"/v1/messages", "content.0.text"}};
     char base[600], other[600], path[600];
-    str own = {0}, plain = {0}, body = {0};
-    served s;
+    AUTO(str_free) str own = {0}, plain = {0}, body = {0};
+    AUTO(stop) served s;
     CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
     snprintf(base, sizeof base, "base=%s", toy_model_write(NULL));
     snprintf(other, sizeof other, "other=%s", toy_model_write(&(toy_model_file){.seed = 7}));
@@ -755,10 +729,6 @@ TEST(ollama_makes_models_of_others)
     snprintf(path, sizeof path, "%s/carat/made/cut.json", getenv("XDG_DATA_HOME"));
     test_write(path, "{\"from\":", 8);
     make_calls(&s, leaving, sizeof leaving / sizeof *leaving);
-    stop(&s);
-    str_free(&own);
-    str_free(&plain);
-    str_free(&body);
 }
 
 /* ---- Embeddings ---- */
@@ -769,7 +739,7 @@ TEST(embeddings_of_a_list_are_those_of_each_text)
     str all = {0}, encoded = {0};
     response r, one;
     arena mem = {0};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     str_puts(&all, "{\"input\":[\"t0\"");
     for (int i = 1; i < N; i++)
@@ -811,7 +781,6 @@ TEST(embeddings_of_a_list_are_those_of_each_text)
     str_free(&all);
     str_free(&encoded);
     arena_free(&mem);
-    stop(&s);
 }
 
 TEST(embeddings_are_refused_with_a_sentence)
@@ -832,11 +801,11 @@ TEST(embeddings_are_refused_with_a_sentence)
         {"POST", "/v1/embeddings", "[]", 400, "expected a JSON object"},
         {"POST", "/v1/embeddings", "{", 400, "error"},
     };
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     make_calls(&s, calls, sizeof calls / sizeof *calls);
-    str body = {0};
-    response r;
+    AUTO(str_free) str body = {0};
+    AUTO(response_free) response r;
     str_puts(&body, "{\"input\":[1");
     for (int i = 0; i < 600; i++) /* the context holds 512 */
         str_puts(&body, ",1");
@@ -848,7 +817,4 @@ TEST(embeddings_are_refused_with_a_sentence)
     http_post(&r, &s, "/api/embed", body.at); /* cut, as ollama does */
     CHECK_MSG(r.status == 200 && strstr(r.body.at, "\"prompt_eval_count\":512"), "%s",
               str_text(&r.body) + (r.body.n > 200 ? r.body.n - 200 : 0));
-    response_free(&r);
-    str_free(&body);
-    stop(&s);
 }

@@ -49,22 +49,20 @@ TEST(page_policy_names_its_scripts)
     static const char abc[] = "'sha256-ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0='";
     static const char text[] = "<style>abc</style><script type=x>no</script><script>abc</script>"
                                "<style></style><script>open";
-    str out = {0};
+    AUTO(str_free) str out = {0};
     page_policy(text, sizeof text - 1, &out);
     const char *script = strstr(out.at, "script-src"), *style = strstr(out.at, "style-src");
     CHECK(script && strstr(script, abc) && script < style && strstr(style, abc));
     CHECK(strstr(style, "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"));
     CHECK(!strstr(out.at, "unsafe"));
-    str_free(&out);
 }
 
 static status make_policy(void *arg, err *e)
 {
-    str out = {0};
+    AUTO(str_free) str out = {0};
     (void)arg;
     page_policy("<script>x</script>", 18, &out);
     bool bad = out.bad;
-    str_free(&out);
     return bad ? err_set(e, E_MEMORY, "no memory") : OK;
 }
 
@@ -119,9 +117,9 @@ static void put_page_body(str *body, int n_turns)
  * for the context, from the same body. */
 TEST(server_page_counts_a_conversation_that_is_too_long)
 {
-    served s;
+    AUTO(stop) served s;
     response r;
-    str body = {0};
+    AUTO(str_free) str body = {0};
     start_toy(&s, NULL);
     for (int n_turns = 0; n_turns <= 100; n_turns += 100) {
         bool fits = !n_turns;
@@ -138,16 +136,14 @@ TEST(server_page_counts_a_conversation_that_is_too_long)
         CHECK((atol(count + strlen("\"count\":")) < 512) == fits);
         response_free(&r);
     }
-    str_free(&body);
-    stop(&s);
 }
 
 TEST(server_page_is_compressed_and_plain)
 {
-    served s;
-    response plain, small, again;
+    AUTO(stop) served s;
+    AUTO(response_free) response plain, small, again;
     char tag[64], tag_gz[64], policy[1024], line[128];
-    str whole = {0}, expected = {0};
+    AUTO(str_free) str whole = {0}, expected = {0};
     start_toy(&s, NULL);
     http_call(&plain, &s, "GET", "/", NULL, NULL);
     http_call(&small, &s, "GET", "/", "Accept-Encoding: br, gzip\r\n", NULL);
@@ -188,10 +184,4 @@ TEST(server_page_is_compressed_and_plain)
     http_call(&again, &s, "HEAD", "/", NULL, NULL);
     CHECK_EQ(again.status, 200);
     CHECK_EQ(again.body.n, 0);
-    response_free(&again);
-    response_free(&plain);
-    response_free(&small);
-    str_free(&whole);
-    str_free(&expected);
-    stop(&s);
 }

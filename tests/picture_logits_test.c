@@ -51,14 +51,13 @@ static carat_media *open_file(carat_model *m, const char *file, int32_t budget, 
     char path[256], *bytes;
     carat_media *out;
     size_t n;
-    image picture;
+    AUTO(image_free) image picture;
     err e = {0};
     snprintf(path, sizeof path, "fuzz/corpus/%s", file);
     CHECK_OK(file_read_all(test_path(path), 1 << 20, &bytes, &n, &e), e);
     CHECK_OK(image_decode(&picture, bytes, n, file, &e), e);
     CHECK_OK(carat_image_new(m, picture.rgb, picture.width, picture.height, &o, &out, &e), e);
     CHECK_EQ(carat_media_n(out), n_soft);
-    image_free(&picture);
     mem_free(bytes);
     return out;
 }
@@ -128,13 +127,12 @@ TEST(picture_logits_are_those_of_transformers)
 
 static carat_media *open_sound(carat_model *m, int32_t seed, int32_t n, int32_t n_soft)
 {
-    float *samples = mem_alloc((size_t)n * sizeof *samples);
+    AUTO_MEM float *samples = mem_alloc((size_t)n * sizeof *samples);
     carat_media *out;
     err e = {0};
     test_sound(samples, (uint64_t)seed, n);
     CHECK_OK(carat_sound_new(m, samples, n, &out, &e), e);
     CHECK_EQ(carat_media_n(out), n_soft);
-    mem_free(samples);
     return out;
 }
 

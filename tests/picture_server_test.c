@@ -82,12 +82,11 @@ static const jtree *ask(served *s, arena *mem, const char *path, const char *bod
                         const char *base64)
 {
     char text[BODY];
-    response r;
+    AUTO(response_free) response r;
     snprintf(text, sizeof text, body, base64);
     http_post(&r, s, path, text);
     CHECK_MSG(r.status == 200, "%s: %s", path, str_text(&r.body));
     const jtree *v = json_parsed(mem, r.body.at, r.body.n);
-    response_free(&r);
     return v;
 }
 
@@ -108,8 +107,8 @@ static str json_of(const jtree *v)
 
 static void check_apis(const char *base, const char *tower, int32_t n_soft)
 {
-    served s;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(arena_free) arena mem = {0};
     start(&s, base, (const char *[]){"--mmproj", tower, "--chunk", "32", "--no-think", NULL});
     for (int i = 0; i < N_APIS; i++) {
         const api *a = &apis[i];
@@ -139,8 +138,6 @@ static void check_apis(const char *base, const char *tower, int32_t n_soft)
     CHECK_EQ(
         number_at(ask(&s, &mem, "/completion", apis[LLAMA_API].body, BOARD), "tokens_evaluated"),
         number_at(bare, "tokens_evaluated") + n_soft + 2);
-    arena_free(&mem);
-    stop(&s);
 }
 
 /* A picture is answered as itself, whatever was asked before, and costs nothing when it is asked
@@ -174,7 +171,7 @@ TEST(pictures_of_a_prompt_have_their_order_and_may_be_files)
     size_t n_png, bad;
     arena mem = {0};
     str says[4];
-    served s;
+    AUTO(stop) served s;
     CHECK(base64_decode(BOARD, sizeof BOARD - 1, png, &n_png, &bad));
     snprintf(dir, sizeof dir, "%s", test_temp("board.png"));
     FILE *f = fopen(dir, "wb");
@@ -193,18 +190,18 @@ TEST(pictures_of_a_prompt_have_their_order_and_may_be_files)
     for (int i = 0; i < 4; i++)
         str_free(&says[i]);
     arena_free(&mem);
-    stop(&s);
 }
 
 /* The template of late April drops pictures of results: the client is told. */
 TEST(pictures_that_a_template_drops_are_told)
 {
-    served s;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(arena_free) arena mem = {0};
     tower_write("tiny-mmproj-clamped");
     const char *text = toy_model_write(
         &(toy_model_file){.base = "e2b", .template = "google-gemma-4-31B-it.jinja"});
     served_start(&s, (const char *[]){"-m", text, "--ctx", "512", "-t", "1", NULL});
+    AUTO(str_free)
     str told = json_of(ask(
         &s, &mem, "/v1/messages",
         "{" TINY "\"max_tokens\":4,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
@@ -217,21 +214,17 @@ TEST(pictures_that_a_template_drops_are_told)
         "\"%s\"}}]}]}]}",
         BOARD));
     CHECK_MSG(strstr(told.at, "has 0 of the request's 1 pictures"), "%s", told.at);
-    str_free(&told);
-    arena_free(&mem);
-    stop(&s);
 }
 
 static void refused(served *s, const char *path, const char *body, const char *base64,
                     const char *word)
 {
     char text[BODY];
-    response r;
+    AUTO(response_free) response r;
     snprintf(text, sizeof text, body, base64);
     http_post(&r, s, path, text);
     CHECK_MSG(r.status == 400 && strstr(str_text(&r.body), word), "%s: %d %s", text, r.status,
               str_text(&r.body));
-    response_free(&r);
 }
 
 /* BOARD with other bytes for pixels: it can be counted, and not be decoded. */
@@ -246,7 +239,7 @@ static void refused(served *s, const char *path, const char *body, const char *b
 TEST(pictures_are_counted_by_their_headers_and_refused_in_words)
 {
     served s, blind;
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     char body[BODY], *log;
     size_t n_log;
     tower_write("tiny-mmproj-clamped");
@@ -294,5 +287,4 @@ TEST(pictures_are_counted_by_their_headers_and_refused_in_words)
     CHECK(!file_read_all(blind.log, 1 << 20, &log, &n_log, NULL));
     CHECK_MSG(strstr(log, "mmproj-F32.gguf is left out"), "%s", log);
     mem_free(log);
-    arena_free(&mem);
 }

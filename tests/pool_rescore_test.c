@@ -11,6 +11,8 @@
 
 #include <math.h>
 
+RELEASED_AT(device_close, device)
+
 enum { CTX = 2560, KEEP = 512, PAGES_MOST = CTX / KV_PAGE };
 
 static void draw(int32_t *ids, int n, uint64_t seed)
@@ -123,7 +125,7 @@ static void rescore(const carat_session_options *o, carat_model *m, int32_t n, i
     carat_pool_info info;
     static int32_t ids[CTX];
     carat_session *s;
-    device *ref;
+    AUTO_PTR(device_close) device *ref;
     scores want;
     err e = {0};
     draw(ids, n, (uint64_t)n);
@@ -160,7 +162,6 @@ static void rescore(const carat_session_options *o, carat_model *m, int32_t n, i
     CHECK_OK(timeline_ready(t, ids + n - rows, n, true, &e), e);
     check_choice(c, got, n_pages);
     carat_session_close(s);
-    device_close(ref);
 }
 
 PLAIN_TEST(a_prompts_end_has_the_pages_that_it_attends_to)
@@ -172,7 +173,7 @@ PLAIN_TEST(a_prompts_end_has_the_pages_that_it_attends_to)
              {"q8_0+rot", "off", 1703, 40}, {"q5_1", "off", 1700, 9}, {"q5_0", "off", 1728, 64},
              {"q4_1", "off", 1700, 40},     {"q4_0", "off", 2500, 8}, {"iq4_nl", "off", 1700, 7},
              {"tq3_0", "off", 1700, 40},    {"f16", "on", 1700, 40},  {"q8_0+rot", "on", 1700, 11}};
-    carat_model *m =
+    AUTO_MODEL *m =
         toy_model_open(&(toy_model_file){.wide_heads = true, .n_ctx_train = CTX, .scale = 4},
                        &(carat_model_options){.n_threads = 1});
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
@@ -183,13 +184,12 @@ PLAIN_TEST(a_prompts_end_has_the_pages_that_it_attends_to)
                                          .kv_single = x[i].single};
         rescore(&o, m, x[i].n, x[i].rows);
     }
-    carat_model_close(m);
 }
 
 /* A page in the file counts as much as one in memory. */
 TEST(a_rescore_reads_pages_in_the_file)
 {
-    carat_model *m =
+    AUTO_MODEL *m =
         toy_model_open(&(toy_model_file){.wide_heads = true, .n_ctx_train = CTX, .scale = 4},
                        &(carat_model_options){.n_threads = 1});
     char dir[512];
@@ -202,7 +202,6 @@ TEST(a_rescore_reads_pages_in_the_file)
                                      .checkpoint_mb = 1,
                                      .cache_dir = dir};
     rescore(&o, m, 2500, 40);
-    carat_model_close(m);
 }
 
 /* Layers with keys of the whole context on both sides: each side asks its own, and the shares of
@@ -219,7 +218,7 @@ PLAIN_TEST(every_side_of_a_divided_model_looks)
             .device = x[i].devices, .gpu_layers = x[i].gpu_layers, .n_threads = 1};
         const carat_session_options o = {
             .n_ctx = CTX, .chunk = 64, .kv_resident = KEEP, .kv_k = "f16"};
-        carat_model *m = toy_model_open(
+        AUTO_MODEL *m = toy_model_open(
             &(toy_model_file){
                 .base = x[i].base, .words = x[i].words, .n_ctx_train = CTX, .scale = 4},
             &mo);
@@ -232,6 +231,5 @@ PLAIN_TEST(every_side_of_a_divided_model_looks)
         }
         CHECK_MSG(n_sides >= 2, "%d layers, %d", m->core.n_layer, n_sides);
         rescore(&o, m, x[i].n, x[i].rows);
-        carat_model_close(m);
     }
 }

@@ -69,16 +69,14 @@ static void make_talk(talk *t, int i, int least, int most, int answer)
 
 static void ask(const served *s, const talk *t, str *said, bool *lossy)
 {
-    response r;
-    arena mem = {0};
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     http_post(&r, s, "/v1/completions", t->body.at);
     CHECK_MSG(r.status == 200, "%d: %s", r.status, str_text(&r.body));
     const jtree *v = json_parsed(&mem, r.body.at, r.body.n);
     const jtree *text = json_at(v, "choices.0.text");
     str_puts(said, jtree_is(text, JTREE_STRING) ? text->s : "");
     *lossy = json_at(v, "usage.kv_pool.lossy") != NULL;
-    arena_free(&mem);
-    response_free(&r);
 }
 
 static void ask_again(client *c, const talk *t)
@@ -160,7 +158,7 @@ static void forget(talk *t)
 /* A line when the pool is full, and one when all are back, in turns. */
 static void check_log(const served *s)
 {
-    char *log;
+    AUTO_MEM char *log;
     size_t n, full = 0, back = 0;
     err e = {0};
     CHECK_OK(file_read_all(s->log, 1 << 24, &log, &n, &e), e);
@@ -170,7 +168,6 @@ static void check_log(const served *s)
         CHECK(full - back < 2);
     }
     CHECK_MSG(back, "%zu times full", full);
-    mem_free(log);
 }
 
 PLAIN_TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
@@ -256,12 +253,11 @@ TEST(pools_that_make_no_sense_are_refused_by_the_program)
         const char *const args[] = {"serve",      "-m",        model,        "-p", "0",
                                     "--ctx",      "1024",      "--parallel", "4",  bad[i].option,
                                     bad[i].value, bad[i].more, bad[i].its,   NULL};
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, &(spawn_options){0}, args);
         CHECK_MSG(r.code && r.code < 128, "%s %s: %d", bad[i].option, bad[i].value, r.code);
         CHECK_MSG(spawned_says(&r.err, bad[i].says), "%s %s: %s", bad[i].option, bad[i].value,
                   str_text(&r.err));
-        spawned_free(&r);
     }
 }
 

@@ -51,8 +51,8 @@ static bool keep_content(void *user, const carat_event *ev)
 /* The answer to a question behind the text, greedy. */
 static void ask(carat_model *m, carat_session *s, const char *text, const char *question, str *to)
 {
-    str messages = {0};
-    carat_chat prompt;
+    AUTO(str_free) str messages = {0};
+    AUTO(carat_chat_free) carat_chat prompt;
     err e = {0};
     str_printf(&messages, "[{\"role\":\"user\",\"content\":\"%s %s\"}]", text, question);
     CHECK_OK(carat_chat_render(m, str_text(&messages), NULL, NULL, &prompt, &e), e);
@@ -62,16 +62,14 @@ static void ask(carat_model *m, carat_session *s, const char *text, const char *
     opt.sampling.temperature = 0;
     str_cut(to, 0);
     CHECK_OK(carat_generate(s, prompt.ids, prompt.n_ids, &opt, keep_content, to, NULL, &e), e);
-    carat_chat_free(&prompt);
-    str_free(&messages);
 }
 
 PLAIN_TEST(pool_of_a_quarter_recalls_what_is_asked_for)
 {
-    carat_model *m = open_demo();
+    AUTO_MODEL *m = open_demo();
     carat_session *s;
     carat_pool_info p;
-    str text = {0}, answer = {0};
+    AUTO(str_free) str text = {0}, answer = {0};
     err e = {0};
     read_text(&text, text_size());
     CHECK_OK(
@@ -85,18 +83,15 @@ PLAIN_TEST(pool_of_a_quarter_recalls_what_is_asked_for)
     CHECK(p.n_paged_out > text_size() - 3000 && p.n_paged_out % 64 == 0);
     CHECK(p.host_bytes >= (uint64_t)p.n_paged_out / 64 * p.page_bytes);
     carat_session_close(s);
-    str_free(&answer);
-    str_free(&text);
-    carat_model_close(m);
 }
 
 /* Once, at the end of the prompt: what is not chosen is nowhere any more. */
 PLAIN_TEST(pool_of_snapkv_drops_for_good)
 {
-    carat_model *m = open_demo();
+    AUTO_MODEL *m = open_demo();
     carat_session *s;
     carat_pool_info p;
-    str text = {0}, answer = {0};
+    AUTO(str_free) str text = {0}, answer = {0};
     err e = {0};
     const carat_session_options o = {.n_ctx = CTX, .kv_resident = POOL, .kv_policy = "snapkv"};
     read_text(&text, text_size());
@@ -117,21 +112,18 @@ PLAIN_TEST(pool_of_snapkv_drops_for_good)
     carat_session_get_pool(s, &p);
     CHECK(!p.lossy);
     carat_session_close(s);
-    str_free(&answer);
-    str_free(&text);
-    carat_model_close(m);
 }
 
 PLAIN_TEST(pool_is_exact_while_everything_fits)
 {
     enum { N = 900 };
-    carat_model *m = open_demo();
+    AUTO_MODEL *m = open_demo();
     int32_t ids[N];
     uint64_t rng = test_seed();
     carat_model_info info;
     carat_model_get_info(m, &info);
-    float *a = mem_calloc((size_t)info.n_vocab, sizeof *a),
-          *b = mem_calloc((size_t)info.n_vocab, 4);
+    AUTO_MEM float *a = mem_calloc((size_t)info.n_vocab, sizeof *a),
+                   *b = mem_calloc((size_t)info.n_vocab, 4);
     CHECK(a && b);
     for (int i = 0; i < N; i++)
         ids[i] =
@@ -161,9 +153,6 @@ PLAIN_TEST(pool_is_exact_while_everything_fits)
         carat_session_close(one);
         carat_session_close(two);
     }
-    mem_free(a);
-    mem_free(b);
-    carat_model_close(m);
 }
 
 /* For measurements: tokens that count as computed. What comes after a reset is as if nothing had
@@ -171,20 +160,20 @@ PLAIN_TEST(pool_is_exact_while_everything_fits)
 TEST(pool_and_whole_context_pretend)
 {
     enum { N = 3000 };
-    carat_model *m = open_demo();
+    AUTO_MODEL *m = open_demo();
     carat_model_info info;
     static int32_t ids[N + 1];
     err e = {0};
     carat_model_get_info(m, &info);
     size_t n_vocab = (size_t)info.n_vocab;
-    float *x = mem_calloc(3 * n_vocab, sizeof *x);
+    AUTO_MEM float *x = mem_calloc(3 * n_vocab, sizeof *x);
     CHECK(x);
     for (int32_t i = 0; i <= N; i++)
         ids[i] = 100 + i % 1000;
     for (int pool = 0; pool < 2; pool++) {
         const carat_session_options o = {
             .n_ctx = 4096, .chunk = 256, .checkpoint_mb = -1, .kv_resident = pool ? 1024 : 0};
-        carat_session *s;
+        AUTO_SESSION *s;
         carat_pool_info p;
         CHECK_OK(carat_session_open(m, &o, &s, &e), e);
         CHECK_EQ(carat_pretend(s, ids, 5000, &e), E_LIMIT);
@@ -198,10 +187,7 @@ TEST(pool_and_whole_context_pretend)
         carat_reset(s);
         CHECK_OK(carat_eval(s, ids, 50, x + 2 * n_vocab, NULL, &e), e);
         CHECK(!memcmp(x, x + 2 * n_vocab, n_vocab * sizeof *x));
-        carat_session_close(s);
     }
-    mem_free(x);
-    carat_model_close(m);
 }
 
 TEST(pool_options_are_refused_with_a_sentence)
@@ -221,20 +207,19 @@ TEST(pool_options_are_refused_with_a_sentence)
          "expected a larger --kv-pool"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_pool = 2048}, E_ARG, "never hold more than 1024"},
     };
-    carat_model *m = open_demo();
+    AUTO_MODEL *m = open_demo();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         carat_session *s;
         err e = {0};
         CHECK_EQ(carat_session_open(m, &bad[i].o, &s, &e), bad[i].st);
         CHECK_MSG(strstr(e.text, bad[i].says), "%s", e.text);
     }
-    carat_model_close(m);
 }
 
 TEST(pool_auto_says_how_it_was_chosen)
 {
-    carat_model *m = open_demo();
-    carat_session *s;
+    AUTO_MODEL *m = open_demo();
+    AUTO_SESSION *s;
     carat_pool_info p;
     err e = {0};
     CHECK_OK(
@@ -251,13 +236,11 @@ TEST(pool_auto_says_how_it_was_chosen)
     carat_session_get_pool(s, &p);
     CHECK(!p.on && !p.n_tokens);
     CHECK_STR(p.why, "the whole context of 1024 tokens");
-    carat_session_close(s);
-    carat_model_close(m);
 }
 
 TEST(pool_plan_counts_the_pool_alone)
 {
-    carat_model *m = open_demo();
+    AUTO_MODEL *m = open_demo();
     carat_memory_plan whole, pool;
     err e = {0};
     CHECK_OK(
@@ -265,19 +248,18 @@ TEST(pool_plan_counts_the_pool_alone)
     CHECK_OK(
         carat_plan(m, &(carat_session_options){.n_ctx = 32768, .kv_resident = 2048}, &pool, &e), e);
     CHECK(pool.kv_global_bytes * 8 < whole.kv_global_bytes);
-    carat_model_close(m);
 }
 
 PLAIN_TEST(pool_ends_when_the_host_is_full)
 {
-    carat_model *m = open_demo();
-    carat_session *s;
-    str text = {0};
+    AUTO_MODEL *m = open_demo();
+    AUTO_SESSION *s;
+    AUTO(str_free) str text = {0};
     err e = {0};
     carat_session_options o = {.n_ctx = CTX, .kv_resident = 1024, .kv_host_mb = 1};
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     read_text(&text, 8000);
-    int32_t *ids = mem_alloc(CTX * sizeof *ids);
+    AUTO_MEM int32_t *ids = mem_alloc(CTX * sizeof *ids);
     CHECK(ids);
     int64_t n = carat_tokenize(m, text.at, text.n, CARAT_TOK_BOS, ids, CTX, &e);
     CHECK(n > 4000);
@@ -287,8 +269,4 @@ PLAIN_TEST(pool_ends_when_the_host_is_full)
     /* The session lives on with a shorter prompt. */
     err again = {0};
     CHECK_OK(carat_eval(s, ids + 1, 500, NULL, NULL, &again), again);
-    mem_free(ids);
-    str_free(&text);
-    carat_session_close(s);
-    carat_model_close(m);
 }

@@ -196,7 +196,7 @@ static void write_both(const model_shape *s, const recipe *c, const char *const 
 {
     err e = {0};
     int32_t n = s->family->list(s, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     CHECK(list);
     s->family->list(s, list, n);
     for (int plain = 0; plain < 2; plain++) {
@@ -241,14 +241,13 @@ static void write_both(const model_shape *s, const recipe *c, const char *const 
         }
         CHECK_OK(gguf_commit(w, &e), e);
     }
-    mem_free(list);
 }
 
 static float *logits_of(const char *path, bool exact, int32_t n_vocab)
 {
     err e = {0};
-    carat_model *m = NULL;
-    carat_session *s = NULL;
+    AUTO_MODEL *m = NULL;
+    AUTO_SESSION *s = NULL;
     int32_t id[N_TOKENS];
     float *x = mem_calloc((size_t)n_vocab, sizeof *x);
     for (int32_t i = 0; i < N_TOKENS; i++)
@@ -259,8 +258,6 @@ static float *logits_of(const char *path, bool exact, int32_t n_vocab)
              e);
     CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = 64, .chunk = 9}, &s, &e), e);
     CHECK_OK(carat_eval(s, id, N_TOKENS, x, NULL, &e), e);
-    carat_session_close(s);
-    carat_model_close(m);
     return x;
 }
 
@@ -282,9 +279,9 @@ static void check_recipe(const model_shape *s, const recipe *c)
     snprintf(plain, sizeof plain, "%s.f32", path[0]);
     path[1] = plain;
     write_both(s, c, path);
-    float *want = logits_of(path[1], true, s->n_vocab),
-          *same = logits_of(path[0], true, s->n_vocab),
-          *got = logits_of(path[0], false, s->n_vocab);
+    AUTO_MEM float *want = logits_of(path[1], true, s->n_vocab),
+                   *same = logits_of(path[0], true, s->n_vocab),
+                   *got = logits_of(path[0], false, s->n_vocab);
     double exact = difference(same, want, s->n_vocab), rounded = difference(got, want, s->n_vocab);
     printf("%-12s %-20s %.2g exact, %.2g with rounded activations\n", s->name, c->name, exact,
            rounded);
@@ -292,9 +289,6 @@ static void check_recipe(const model_shape *s, const recipe *c)
     CHECK_MSG(exact < (strstr(c->name, "NVFP4") ? 1e-6 : 1e-12), "%s, %s: %g", s->name, c->name,
               exact);
     CHECK_MSG(rounded < 0.05, "%s, %s: %g", s->name, c->name, rounded);
-    mem_free(want);
-    mem_free(same);
-    mem_free(got);
 }
 
 /* Gemma 4 with experts whose rows of 704 have no blocks of 256, as those of the 26B. */
@@ -311,7 +305,7 @@ static void check_gemma4(int from, int to)
 
 static void check_qwen3(const char *name, int from, int to)
 {
-    model_shape *m;
+    AUTO_MEM model_shape *m;
     err e = {0};
     CHECK_OK(shape_named(name, &m, &e), e);
     qwen3_shape *s = (qwen3_shape *)m;
@@ -325,13 +319,12 @@ static void check_qwen3(const char *name, int from, int to)
         s->n_ff[il] = 512;
     for (int i = from; i < to; i++)
         check_recipe(m, &recipes[i]);
-    mem_free(m);
 }
 
 /* Rows that no block of 256 divides, as those of 2880; experts as they are published. */
 static void check_gpt_oss(const char *by)
 {
-    model_shape *m;
+    AUTO_MEM model_shape *m;
     err e = {0};
     CHECK_OK(shape_named("tiny-gpt-oss", &m, &e), e);
     gpt_oss_shape *s = (gpt_oss_shape *)m;
@@ -343,7 +336,6 @@ static void check_gpt_oss(const char *by)
     for (int i = 0; i < N_RECIPES; i++)
         if (!strcmp(recipes[i].name, by))
             check_recipe(m, &recipes[i]);
-    mem_free(m);
 }
 
 PLAIN_TEST(recipes_of_gpt_oss)

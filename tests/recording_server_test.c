@@ -15,12 +15,11 @@
 /* Posts with a header. Returns the connection. */
 static int post(const served *s, const char *path, const char *header, const char *body)
 {
-    str ask = {0};
+    AUTO(str_free) str ask = {0};
     str_printf(&ask, "POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", path,
                header, strlen(body), body);
     int fd = http_dial(s);
     CHECK_EQ(write(fd, ask.at, ask.n), (int)ask.n);
-    str_free(&ask);
     return fd;
 }
 
@@ -42,11 +41,10 @@ static void get(response *r, const served *s, const char *path, const char *head
 static void refused(const served *s, const char *path, const char *header, int want,
                     const char *text)
 {
-    response r;
+    AUTO(response_free) response r;
     get(&r, s, path, header);
     CHECK_MSG(r.status == want && strstr(str_text(&r.body), text), "%s %s: %d %s", path,
               header ? header : "", r.status, str_text(&r.body));
-    response_free(&r);
 }
 
 /* How often a text stands in another. */
@@ -60,8 +58,8 @@ static int count(const char *in, const char *text)
 
 TEST(a_stream_goes_on_without_its_client)
 {
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     response all, rest, again;
     char path[160], header[160], id[80];
     start_toy(&s, NULL);
@@ -115,16 +113,14 @@ TEST(a_stream_goes_on_without_its_client)
     response_free(&again);
     refused(&s, "/v1/stream?conv_id=talk", NULL, 404, "no stream");
     response_free(&all);
-    str_free(&seen);
-    stop(&s);
 }
 
 TEST(a_stream_ends_when_its_client_says_so)
 {
     static const char endless[] =
         "{" ASK ",\"temperature\":0,\"max_tokens\":400,\"ignore_eos\":true,\"stream\":true}";
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     response r;
     start_toy(&s, ARGS("--parallel", "1"));
     post_and_leave(&s, "/v1/chat/completions", "X-Conversation-Id: a\r\n", endless, ":1\ndata",
@@ -141,15 +137,13 @@ TEST(a_stream_ends_when_its_client_says_so)
     CHECK_EQ(r.status, 200);
     response_free(&r);
     refused(&s, "/v1/stream?conv_id=a", NULL, 404, "no stream");
-    str_free(&seen);
-    stop(&s);
 }
 
 /* Browsers call a response without its last chunk an error. */
 TEST(a_stream_that_is_ended_has_a_last_chunk)
 {
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     response r;
     served_start(&s, ARGS("-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "-t", "1",
                           "--ctx", "60000", "--parallel", "1"));
@@ -162,14 +156,12 @@ TEST(a_stream_that_is_ended_has_a_last_chunk)
     CHECK_MSG(http_read_until(fd, &seen, "\r\n0\r\n\r\n") && !strstr(seen.at, "[DONE]"),
               "it ends with %s", seen.at + (seen.n < 80 ? 0 : seen.n - 80));
     close(fd);
-    str_free(&seen);
-    stop(&s);
 }
 
 TEST(a_background_response_is_followed_by_its_id)
 {
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     response r, all;
     char path[160];
     start_toy(&s, NULL);
@@ -197,8 +189,6 @@ TEST(a_background_response_is_followed_by_its_id)
     snprintf(path, sizeof path, "/v1/responses/%.*s?stream=true", (int)strcspn(id, "\""), id);
     refused(&s, path, NULL, 400, "is not kept");
     response_free(&r);
-    str_free(&seen);
-    stop(&s);
 }
 
 /* Begins a response of background. The connection is read to its end, which does not wait for the
@@ -358,8 +348,8 @@ TEST(a_background_response_is_cancelled)
 
 TEST(a_stream_belongs_to_its_api_key)
 {
-    served s;
-    str seen = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0};
     char keys[1200];
     snprintf(keys, sizeof keys, "%s", test_temp("keys"));
     test_write(keys, "one\ntwo\n", 8);
@@ -368,8 +358,6 @@ TEST(a_stream_belongs_to_its_api_key)
                    "Authorization: Bearer one\r\nX-Conversation-Id: a\r\n", CHAT, "[DONE]", &seen);
     refused(&s, "/v1/stream?conv_id=a", "Authorization: Bearer two\r\n", 404, "no stream");
     refused(&s, "/v1/stream?conv_id=a", "Authorization: Bearer one\r\n", 200, "[DONE]");
-    str_free(&seen);
-    stop(&s);
 }
 
 /* The client leaves while its model waits for the place of another. */
@@ -378,7 +366,7 @@ TEST(a_stream_goes_on_while_its_model_is_loaded)
     static const char ask[] =
         "{\"model\":\"b\"," ASK ",\"max_tokens\":3,\"ignore_eos\":true,\"stream\":true}";
     served s;
-    str seen = {0}, one = {0}, two = {0};
+    AUTO(str_free) str seen = {0}, one = {0}, two = {0};
     response r;
     str_printf(&one, "a=%s", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}));
     str_printf(&two, "b=%s", toy_model_write(&(toy_model_file){.seed = 7, .n_ctx_train = 65536}));
@@ -418,7 +406,4 @@ TEST(a_stream_goes_on_while_its_model_is_loaded)
               str_text(&r.body));
     response_free(&r);
     stop(&s);
-    str_free(&seen);
-    str_free(&one);
-    str_free(&two);
 }

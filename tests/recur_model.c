@@ -89,7 +89,7 @@ const char *recur_model_write(const recur_model_file *v)
         f->set_nextn(&s.common, 1);
     CHECK_OK(f->check(&s.common, size, &e), e);
     int32_t n = f->list(&s.common, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     CHECK(list);
     f->list(&s.common, list, n);
     snprintf(file, sizeof file, "recur-%d.gguf", n_written++);
@@ -103,7 +103,6 @@ const char *recur_model_write(const recur_model_file *v)
     for (int32_t i = 0; i < n; i++)
         write_tensor(w, &list[i], v, &rng);
     CHECK_OK(gguf_commit(w, &e), e);
-    mem_free(list);
     return path;
 }
 
@@ -133,19 +132,16 @@ void recur_draw(const carat_model *m, int32_t *ids, int64_t n, uint64_t *rng)
 int64_t recur_like_fresh(carat_session *s, const int32_t *ids, int64_t n, int32_t n_ctx)
 {
     size_t n_vocab = (size_t)s->b.m->core.n_vocab;
-    float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
+    AUTO_MEM float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
     int64_t n_reused = -1;
     err e = {0};
     CHECK(a && b);
-    carat_session *fresh =
+    AUTO_SESSION *fresh =
         recur_session(s->b.m, (carat_session_options){.n_ctx = n_ctx, .checkpoint_mb = -1});
     CHECK_OK(carat_eval(s, ids, n, a, &n_reused, &e), e);
     CHECK_OK(carat_eval(fresh, ids, n, b, NULL, &e), e);
     CHECK_MSG(!memcmp(a, b, n_vocab * sizeof *a), "%lld tokens, %lld reused (%s): other logits",
               (long long)n, (long long)n_reused, carat_session_reuse(s, NULL));
-    carat_session_close(fresh);
-    mem_free(a);
-    mem_free(b);
     return n_reused;
 }
 

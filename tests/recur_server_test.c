@@ -16,9 +16,9 @@ static void start(served *s, const char *model, const char *dir)
 /* Asks the question after a long system prompt. Returns the cached tokens of the prompt. */
 static int ask(served *s, const char *question, int *n_prompt, str *answer)
 {
-    str body = {0};
-    arena mem = {0};
-    response r;
+    AUTO(str_free) str body = {0};
+    AUTO(arena_free) arena mem = {0};
+    AUTO(response_free) response r;
     str_puts(&body, "{\"max_tokens\":12,\"temperature\":0,\"messages\":[{\"role\":\"system\","
                     "\"content\":\"");
     for (int i = 0; i < 60; i++)
@@ -31,17 +31,14 @@ static int ask(served *s, const char *question, int *n_prompt, str *answer)
     str_free(answer);
     *answer = (str){0};
     str_puts(answer, text_at(&mem, &r, "choices.0.message.content"));
-    response_free(&r);
-    arena_free(&mem);
-    str_free(&body);
     return cached;
 }
 
 TEST(server_goes_on_from_checkpoints_of_recurrent_layers)
 {
     const char *model = recur_model_write(NULL), *dir = test_temp("kept");
-    str first = {0}, again = {0}, other = {0};
-    served s;
+    AUTO(str_free) str first = {0}, again = {0}, other = {0};
+    AUTO(stop) served s;
     response r;
     int n, m;
     char *log;
@@ -70,8 +67,4 @@ TEST(server_goes_on_from_checkpoints_of_recurrent_layers)
     cached = ask(&s, "Say something.", &m, &again);
     CHECK_MSG(cached > n / 2 && cached < n, "%d of %d tokens cached", cached, n);
     CHECK_STR(str_text(&again), str_text(&first));
-    stop(&s);
-    str_free(&first);
-    str_free(&again);
-    str_free(&other);
 }

@@ -270,7 +270,7 @@ carat_script pair_script(pair *p, const heard *plain, int32_t width, uint64_t *r
 void pair_compare(pair *p, request *q, int32_t width, bool tree, bool scripted, uint64_t *rng,
                   const char *what, int trial)
 {
-    heard *want = heard_say(p->plain, q, heard_new()), *got = heard_new();
+    AUTO_PTR(heard_free) heard *want = heard_say(p->plain, q, heard_new()), *got = heard_new();
     carat_script script = pair_script(p, want, width, rng);
     got->cancel_at = want->cancel_at;
     q->o.speculation = (carat_speculation){.n_max = width,
@@ -283,6 +283,4 @@ void pair_compare(pair *p, request *q, int32_t width, bool tree, bool scripted, 
     CHECK(!want->n_rounds);
     heard_same(got, want, what, trial);
     q->o.script = NULL;
-    heard_free(got);
-    heard_free(want);
 }

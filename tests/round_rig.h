@@ -8,6 +8,7 @@
 #include "carat_bench.h"
 #include "base/str.h"
 #include "tests/toy_model.h"
+#include "tests/auto.h"
 
 enum { CTX = 384, PROMPT_MAX = 1024, ANSWER_MAX = CTX, DEPTHS = 61, SLOTS = 8 };
 
@@ -56,6 +57,7 @@ void heard_round(void *user, const carat_round *r);
 void heard_done(void *user, carat_status st, const carat_error *e, const carat_timings *t);
 heard *heard_new(void);
 void heard_free(heard *h);
+RELEASED_AT(heard_free, heard)
 /* The same events, and counts that agree with the timings. */
 void heard_same(const heard *got, const heard *want, const char *what, int trial);
 /* n prompt tokens; kind: sampling, masks, budgets, stop rules by its bits. */

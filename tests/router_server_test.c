@@ -36,11 +36,10 @@ typedef struct call {
 
 static void make(const served *s, const call *c)
 {
-    response r;
+    AUTO(response_free) response r;
     http_call(&r, s, c->method, c->path, NULL, c->body);
     CHECK_MSG(r.status == c->status && strstr(str_text(&r.body), c->says), "%s %s %s: %d %s",
               c->method, c->path, c->body ? c->body : "", r.status, str_text(&r.body));
-    response_free(&r);
 }
 
 /* Waits until the list has a text, or (there false) no longer has it. */
@@ -70,7 +69,7 @@ TEST(router_pulls_loads_unloads_and_removes)
 {
     static hub_rig hub;
     served s;
-    str seen = {0};
+    AUTO(str_free) str seen = {0};
     begin(&hub, &s);
     int fd = follow(&s, &seen);
     make(&s,
@@ -102,7 +101,6 @@ TEST(router_pulls_loads_unloads_and_removes)
     close(fd);
     stop(&s);
     hub_rig_close(&hub);
-    str_free(&seen);
 }
 
 TEST(router_shows_and_ends_pulls)
@@ -171,7 +169,7 @@ TEST(router_takes_a_name_for_the_model_once_its_pull_is_over)
 {
     static hub_rig hub;
     served s;
-    str seen = {0};
+    AUTO(str_free) str seen = {0};
     begin(&hub, &s);
     int fd = follow(&s, &seen);
     make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
@@ -195,7 +193,6 @@ TEST(router_takes_a_name_for_the_model_once_its_pull_is_over)
     close(fd);
     stop(&s);
     hub_rig_close(&hub);
-    str_free(&seen);
 }
 
 /* Its file has another path after it was pulled again. */
@@ -220,7 +217,7 @@ TEST(router_removes_a_model_that_is_made_of_another)
 {
     static hub_rig hub;
     served s;
-    str seen = {0};
+    AUTO(str_free) str seen = {0};
     begin(&hub, &s);
     int fd = follow(&s, &seen);
     make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
@@ -237,7 +234,6 @@ TEST(router_removes_a_model_that_is_made_of_another)
     close(fd);
     stop(&s);
     hub_rig_close(&hub);
-    str_free(&seen);
 }
 
 /* ---- What a hub has ---- */
@@ -300,7 +296,7 @@ TEST(router_ends_with_pulls_at_work)
 {
     static hub_rig hub;
     served s;
-    str seen = {0};
+    AUTO(str_free) str seen = {0};
     begin(&hub, &s);
     hub.how.bytes_per_ms = 1;
     int fd = follow(&s, &seen);
@@ -311,5 +307,4 @@ TEST(router_ends_with_pulls_at_work)
     CHECK(clock_ms() - before < 10000);
     close(fd);
     hub_rig_close(&hub);
-    str_free(&seen);
 }

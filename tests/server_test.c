@@ -25,13 +25,13 @@ TEST(server_streams_say_what_whole_answers_say)
                 {"/v1/responses", "\"input\":\"Say something.\",\"max_output_tokens\":24",
                  "output.0.content.0.text", "delta"},
                 {"/v1/messages", ASK ",\"max_tokens\":24", "content.0.text", "delta.text"}};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof apis / sizeof *apis; i++) {
         char body[512];
-        response whole, stream;
-        arena mem = {0};
-        str said = {0};
+        AUTO(response_free) response whole, stream;
+        AUTO(arena_free) arena mem = {0};
+        AUTO(str_free) str said = {0};
         snprintf(body, sizeof body, "{%s,\"temperature\":0}", apis[i].ask);
         http_post(&whole, &s, apis[i].path, body);
         CHECK_MSG(whole.status == 200, "%s", str_text(&whole.body));
@@ -45,12 +45,7 @@ TEST(server_streams_say_what_whole_answers_say)
         if (!strcmp(apis[i].path, "/v1/messages"))
             CHECK(strstr(whole.body.at, "\"output_tokens\":24") &&
                   strstr(stream.body.at, "\"output_tokens\":24"));
-        str_free(&said);
-        arena_free(&mem);
-        response_free(&whole);
-        response_free(&stream);
     }
-    stop(&s);
 }
 
 /* A stop string holds text back, so that some events have none. */
@@ -59,8 +54,8 @@ TEST(server_pings_only_silent_streams)
     const char *const waits[] = {"0", "600"};
     for (int i = 0; i < 2; i++)
         for (int stream = 0; stream < 2; stream++) {
-            served s;
-            response r;
+            AUTO(stop) served s;
+            AUTO(response_free) response r;
             char body[256];
             start_toy(&s, ARGS("--ping", waits[i]));
             snprintf(body, sizeof body,
@@ -70,8 +65,6 @@ TEST(server_pings_only_silent_streams)
             http_post(&r, &s, "/v1/chat/completions", body);
             CHECK_EQ(r.status, 200);
             CHECK_MSG(!strstr(r.body.at, "the server is at work"), "%s", r.body.at);
-            response_free(&r);
-            stop(&s);
         }
 }
 
@@ -79,7 +72,7 @@ TEST(server_logs_a_damaged_file_of_a_conversation)
 {
     const char *dir = test_temp("kept"), *model = toy_model_write(NULL);
     const char *args[] = {"-m", model, "--ctx", "512", "-t", "1", "--kv-cache-dir", dir, NULL};
-    str body = {0};
+    AUTO(str_free) str body = {0};
     char path[1024] = "", *log;
     size_t n;
     err e = {0};
@@ -110,15 +103,14 @@ TEST(server_logs_a_damaged_file_of_a_conversation)
         closedir(d);
         CHECK(path[0]);
     }
-    str_free(&body);
 }
 
 TEST(server_counts_tokens_and_reuse)
 {
     static const char body[] = "{" ASK ",\"max_tokens\":5,\"temperature\":0}";
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     start_toy(&s, NULL);
     http_post(&r, &s, "/v1/messages/count_tokens", "{" ASK "}");
     CHECK_EQ(r.status, 200);
@@ -143,9 +135,6 @@ TEST(server_counts_tokens_and_reuse)
     const char *usage = strstr(str_text(&r.body), begun);
     CHECK_MSG(usage && strstr(usage, "{\"input_tokens\":1,") && strstr(usage, ended), "%s",
               str_text(&r.body));
-    arena_free(&mem);
-    response_free(&r);
-    stop(&s);
 }
 
 TEST(server_refuses_with_the_apis_own_words)
@@ -186,8 +175,8 @@ TEST(server_refuses_with_the_apis_own_words)
         {"POST", "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", 400,
          "\"param\":\"messages[0].content\""},
     };
-    served s;
-    response r;
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         http_call(&r, &s, wrong[i].method, wrong[i].path, NULL, wrong[i].body);
@@ -196,22 +185,19 @@ TEST(server_refuses_with_the_apis_own_words)
         CHECK_MSG(strstr(r.body.at, wrong[i].says), "%s: %s", wrong[i].path, r.body.at);
         response_free(&r);
     }
-    str deep = {0}; /* nested deeper than the limit */
+    AUTO(str_free) str deep = {0}; /* nested deeper than the limit */
     str_puts(&deep, "{\"messages\":");
     for (int i = 0; i < 100000; i++)
         str_putc(&deep, '[');
     http_post(&r, &s, "/v1/chat/completions", deep.at);
     CHECK_EQ(r.status, 400);
-    str_free(&deep);
-    response_free(&r);
-    stop(&s);
 }
 
 TEST(server_names_both_numbers_of_a_full_context)
 {
-    served s;
-    response r;
-    str body = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(str_free) str body = {0};
     start_toy(&s, NULL);
     str_puts(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
     for (int i = 0; i < 600; i++)
@@ -225,15 +211,12 @@ TEST(server_names_both_numbers_of_a_full_context)
     CHECK_EQ(r.status, 400);
     CHECK_MSG(strstr(r.body.at, "prompt is too long: ") && strstr(r.body.at, " > 511 maximum"),
               "%s", r.body.at);
-    response_free(&r);
-    str_free(&body);
-    stop(&s);
 }
 
 TEST(server_lets_in_who_has_a_key)
 {
-    served s;
-    response r;
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
     start_toy(&s, ARGS("--api-key", "secret"));
     http_call(&r, &s, "GET", "/v1/models", NULL, NULL);
     CHECK_EQ(r.status, 401);
@@ -249,8 +232,6 @@ TEST(server_lets_in_who_has_a_key)
     response_free(&r);
     http_call(&r, &s, "GET", "/health", NULL, NULL);
     CHECK_EQ(r.status, 200);
-    response_free(&r);
-    stop(&s);
 }
 
 TEST(server_keeps_other_pages_out)
@@ -278,8 +259,8 @@ TEST(server_keeps_other_pages_out)
         {"Host: localhost\r\nHost: localhost\r\n", 400},
         {"Host: localhost\r\nhost: evil.example\r\n", 400},
         {"Host: localhost\r\nOrigin: http://localhost\r\nOrigin: null\r\n", 400}};
-    served s;
-    response r;
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
     start_toy(&s, ARGS("--cors", "https://good.example"));
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         http_call(&r, &s, "GET", "/v1/models", calls[i].headers, NULL);
@@ -304,8 +285,6 @@ TEST(server_keeps_other_pages_out)
               "Host: localhost\r\nOrigin: https://good.example\r\n", NULL);
     CHECK_EQ(r.status, 204);
     CHECK(strstr(r.head.at, "Access-Control-Allow-Origin: https://good.example"));
-    response_free(&r);
-    stop(&s);
 }
 
 /* Everybody who reaches the address may use it, and the log says so; --log off does not hide it. */
@@ -313,27 +292,25 @@ TEST(server_says_that_it_is_open_to_all)
 {
     static const char *const logs[] = {"text", "json", "off"};
     for (int i = 0; i < 3; i++) {
-        served s;
-        char *log;
+        AUTO(stop) served s;
+        AUTO_MEM char *log;
         size_t n;
         err e = {0};
         start_toy(&s, ARGS("--host", "0.0.0.0", "--log", logs[i]));
         CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
         CHECK_MSG(strstr(log, "without --api-key"), "--log %s: %s", logs[i], log);
-        mem_free(log);
-        stop(&s);
     }
 }
 
 /* A bias, a list, a form with a bias, an end that must not come yet: each leaves no token. */
 TEST(server_answers_400_where_no_token_may_come)
 {
-    served s;
+    AUTO(stop) served s;
     response r;
-    str ban = {0};
+    AUTO(str_free) str ban = {0};
     start_toy(&s, NULL);
     http_call(&r, &s, "GET", "/v1/models", NULL, NULL);
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *list = json_parsed(&mem, r.body.at, r.body.n);
     int n_vocab = atoi(json_at(list, "data.0.meta.n_vocab")->s);
     for (int i = 0; i < n_vocab; i++)
@@ -357,26 +334,22 @@ TEST(server_answers_400_where_no_token_may_come)
         {"/completion", "\"prompt\":\"a\",\"allowed_token_ids\":[0],\"logit_bias\":[[0,false]]",
          false}};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        str body = {0};
+        AUTO(str_free) str body = {0};
         str_printf(&body, "{%s%s%s}", calls[i].more, calls[i].bias ? ",\"logit_bias\":" : "",
                    calls[i].bias ? ban.at : "");
         http_post(&r, &s, calls[i].path, body.at);
         CHECK_MSG(r.status == 400 && strstr(r.body.at, "no token"), "%s %s: %d %s", calls[i].path,
                   calls[i].more, r.status, str_text(&r.body));
         response_free(&r);
-        str_free(&body);
     }
-    arena_free(&mem);
-    str_free(&ban);
-    stop(&s);
 }
 
 /* item_reference names an item of a stored response; without one, or once it is deleted: 404. */
 TEST(server_finds_items_that_the_input_refers_to)
 {
-    served s;
-    response r, other;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r, other;
+    AUTO(arena_free) arena mem = {0};
     char body[512], path[128];
     start_toy(&s, NULL);
     http_post(&r, &s, "/v1/responses",
@@ -409,10 +382,6 @@ TEST(server_finds_items_that_the_input_refers_to)
               "\"item_reference\",\"id\":\"a\"}]}");
     CHECK_MSG(other.status == 400 && strstr(other.body.at, "more than once"), "%s",
               str_text(&other.body));
-    response_free(&other);
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(server_tells_the_model_of_verbosity)
@@ -427,15 +396,13 @@ TEST(server_tells_the_model_of_verbosity)
          "\"text\","
          "\"text\":\"Be kind.\"}]},{\"role\":\"user\",\"content\":\"x\"}]}",
          "briefly"}};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        response r;
+        AUTO(response_free) response r;
         http_post(&r, &s, "/apply-template", calls[i][0]);
         CHECK_MSG(r.status == 200 && strstr(r.body.at, calls[i][1]), "%s", str_text(&r.body));
-        response_free(&r);
     }
-    stop(&s);
 }
 
 /* The forms of llama-server and of vLLM, with the same tokens. */
@@ -444,13 +411,13 @@ TEST(server_tokenizes_as_other_servers_do)
     static const char *const same[] = {
         "{\"content\":\"A word.\",\"add_special\":true}", "{\"prompt\":\"A word.\"}",
         "{\"prompt\":\"A word.\",\"add_special_tokens\":true,\"return_token_strs\":true}"};
-    served s;
+    AUTO(stop) served s;
     response r, back;
-    arena mem = {0};
-    str first = {0}, body = {0};
+    AUTO(arena_free) arena mem = {0};
+    AUTO(str_free) str first = {0}, body = {0};
     start_toy(&s, NULL);
     for (int i = 0; i < 3; i++) {
-        str ids = {0};
+        AUTO(str_free) str ids = {0};
         http_post(&r, &s, "/tokenize", same[i]);
         CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
         const jtree *v = json_parsed(&mem, r.body.at, r.body.n), *list = json_at(v, "tokens");
@@ -461,7 +428,6 @@ TEST(server_tokenizes_as_other_servers_do)
             CHECK_STR(ids.at, first.at);
         if (i == 2)
             CHECK_EQ(json_at(v, "token_strs")->count, list->count);
-        str_free(&ids);
         response_free(&r);
     }
     str_printf(&body, "{\"tokens\":%s}", first.at);
@@ -482,17 +448,13 @@ TEST(server_tokenizes_as_other_servers_do)
     http_call(&r, &s, "GET", "/tokenizer_info", NULL, NULL);
     CHECK_MSG(r.status == 200 && strstr(r.body.at, "\"eos_token\":\""), "%s", str_text(&r.body));
     response_free(&r);
-    str_free(&first);
-    str_free(&body);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(server_limits_bodies)
 {
-    served s;
-    response r;
-    str body = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(str_free) str body = {0};
     start_toy(&s, ARGS("--max-body", "2000"));
     for (int i = 0; i < 3000; i++)
         str_putc(&body, 'x');
@@ -500,14 +462,10 @@ TEST(server_limits_bodies)
     CHECK_EQ(r.status, 413);
     CHECK(strstr(r.body.at, "request_too_large"));
     response_free(&r);
-    str chunked = {0}; /* without a declared length */
+    AUTO(str_free) str chunked = {0}; /* without a declared length */
     str_printf(&chunked, "Transfer-Encoding: chunked\r\n\r\nBB8\r\n%s\r\n0\r\n", body.at);
     http_call(&r, &s, "POST", "/v1/messages", chunked.at, NULL);
     CHECK_EQ(r.status, 413);
-    response_free(&r);
-    str_free(&chunked);
-    str_free(&body);
-    stop(&s);
 }
 
 TEST(server_knows_itself)
@@ -515,9 +473,9 @@ TEST(server_knows_itself)
     static const char *const paths[] = {"/health",    "/health/live",   "/health/ready",
                                         "/v1/models", "/v1/models/any", "/props",
                                         "/slots",     "/openapi.json"};
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     start_toy(&s, ARGS("--alias", "toy"));
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         http_call(&r, &s, "GET", paths[i], NULL, NULL);
@@ -533,7 +491,7 @@ TEST(server_knows_itself)
     response_free(&r);
     http_post(&r, &s, "/tokenize", "{\"content\":\"a b\"}");
     CHECK_EQ(r.status, 200);
-    str again = {0};
+    AUTO(str_free) str again = {0};
     str_puts(&again, r.body.at);
     response_free(&r);
     http_post(&r, &s, "/detokenize", again.at);
@@ -541,10 +499,6 @@ TEST(server_knows_itself)
     response_free(&r);
     http_post(&r, &s, "/apply-template", "{" ASK "}");
     CHECK(strstr(text_at(&mem, &r, "prompt"), "<|turn>user\nSay something.<turn|>"));
-    response_free(&r);
-    str_free(&again);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(server_holds_answers_to_what_is_asked)
@@ -555,9 +509,9 @@ TEST(server_holds_answers_to_what_is_asked)
         "\"additionalProperties\":false},\"strict\":true}}],\"parallel_tool_calls\":false";
     static const char *const choices[] = {"\"required\"",
                                           "{\"type\":\"function\",\"function\":{\"name\":\"go\"}}"};
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     char body[1024];
     start_toy(&s, NULL);
     for (int i = 0; i < 4; i++) { /* at any temperature */
@@ -607,9 +561,6 @@ TEST(server_holds_answers_to_what_is_asked)
         "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"$ref\":"
         "\"#/none\"}}}}");
     CHECK_MSG(r.status == 400 && strstr(r.body.at, "\"param\":\"text.format\""), "%s", r.body.at);
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }
 
 /* A forced call begins with the first token. What the limit cuts is no text of any answer: no mark,
@@ -664,9 +615,9 @@ TEST(server_calls_allowed_tools_alone)
         "\"stop\"},{\"type\":\"function\",\"name\":\"wait\"}],\"tool_choice\":{\"type\":"
         "\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"type\":\"function\",\"name\":"
         "\"stop\"},{\"type\":\"function\",\"name\":\"wait\"}]},\"parallel_tool_calls\":false";
-    served s;
+    AUTO(stop) served s;
     response r;
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     char body[1024];
     int n[2] = {0};
     start_toy(&s, NULL);
@@ -682,8 +633,6 @@ TEST(server_calls_allowed_tools_alone)
         response_free(&r);
     }
     CHECK(n[0] && n[1]);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(server_goes_on_with_an_answer_in_its_form)
@@ -692,9 +641,9 @@ TEST(server_goes_on_with_an_answer_in_its_form)
         "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":"
         "\"object\",\"properties\":{\"way\":{\"enum\":[\"up\",\"down\"]}},\"required\":[\"way\"],"
         "\"additionalProperties\":false}}}";
-    served s;
+    AUTO(stop) served s;
     response r;
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     char body[1024];
     start_toy(&s, NULL);
     for (int i = 0; i < 4; i++) {
@@ -714,8 +663,6 @@ TEST(server_goes_on_with_an_answer_in_its_form)
         }
         response_free(&r);
     }
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(server_tells_logprobs_of_responses)
@@ -723,11 +670,11 @@ TEST(server_tells_logprobs_of_responses)
     static const char ask[] = "\"input\":\"Say something.\",\"max_output_tokens\":8,"
                               "\"temperature\":0,\"include\":[\"message.output_text.logprobs\"],"
                               "\"top_logprobs\":2";
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     char body[512];
-    str spelled = {0}, said = {0};
+    AUTO(str_free) str spelled = {0}, said = {0};
     start_toy(&s, NULL);
     snprintf(body, sizeof body, "{%s}", ask);
     http_post(&r, &s, "/v1/responses", body);
@@ -759,22 +706,17 @@ TEST(server_tells_logprobs_of_responses)
         arena_free(&one);
     }
     CHECK_EQ(streamed, n);
-    response_free(&r);
-    str_free(&spelled);
-    str_free(&said);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(server_tells_how_far_a_prompt_is)
 {
     static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/v1/responses",
                                         "/v1/messages"};
-    served s;
+    AUTO(stop) served s;
     response r;
     start_toy(&s, ARGS("--chunk", "16"));
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        str body = {0};
+        AUTO(str_free) str body = {0};
         str_printf(
             &body,
             "{\"max_tokens\":2,\"temperature\":0,\"stream\":true,\"return_progress\":true,%s",
@@ -791,13 +733,10 @@ TEST(server_tells_how_far_a_prompt_is)
             CHECK(strstr(p, "\"cache\":") && strstr(p, "\"processed\":"));
         CHECK_MSG(n > 2, "%s: %s", paths[i], r.body.at);
         CHECK(!strstr(r.body.at, ",,") && !strstr(r.body.at, "{,"));
-        str said = {0};
+        AUTO(str_free) str said = {0};
         stream_text(&r, "none", &said); /* every event is JSON */
-        str_free(&said);
         response_free(&r);
-        str_free(&body);
     }
-    stop(&s);
 }
 
 TEST(server_tells_systemd)
@@ -860,11 +799,10 @@ TEST(server_refuses_to_start_where_traces_would_be_lost)
     const char *const dirs[][2] = {{"/proc/none/traces", "/proc/none/traces: cannot create"},
                                    {m, "is not a directory"}};
     for (int i = 0; i < 2; i++) {
-        spawned r;
+        AUTO(spawned_free) spawned r;
         spawn_carat(&r, NULL, ARGS("serve", "-p", "0", "-m", m, "--trace", dirs[i][0]));
         CHECK_EQ(r.code, 1);
         CHECK_MSG(strstr(str_text(&r.err), dirs[i][1]), "%s", str_text(&r.err));
-        spawned_free(&r);
     }
 }
 
@@ -874,7 +812,7 @@ TEST(server_log_cannot_drive_a_terminal)
     for (int i = 0; i < 2; i++) {
         served s;
         response r;
-        char *log;
+        AUTO_MEM char *log;
         size_t n;
         err e = {0};
         start_toy(&s, ARGS("--log", forms[i], "--alias", "\x1b]0;t\x07\xC2\x9B\xE2\x80\xAE|"));
@@ -889,7 +827,6 @@ TEST(server_log_cannot_drive_a_terminal)
         CHECK(utf8_valid(log, n));
         CHECK(!strpbrk(log, "\x1b\x07") && !strstr(log, "\xC2\x9B") &&
               !strstr(log, "\xE2\x80\xAE"));
-        mem_free(log);
     }
 }
 
@@ -897,13 +834,11 @@ TEST(server_log_cannot_drive_a_terminal)
 
 static void expect_prompt(const served *s, const char *body, const char *want)
 {
-    arena mem = {0};
-    response r;
+    AUTO(arena_free) arena mem = {0};
+    AUTO(response_free) response r;
     http_post(&r, s, "/apply-template", body);
     CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
     CHECK_STR(text_at(&mem, &r, "prompt"), want);
-    response_free(&r);
-    arena_free(&mem);
 }
 
 #define USER "{\"role\":\"user\",\"content\":\"q\"}"
@@ -913,7 +848,7 @@ static void expect_prompt(const served *s, const char *body, const char *want)
 #define ASKED OPENED "<|channel>thought\n<channel|>"
 TEST(server_prompts_are_the_templates)
 {
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     expect_prompt(&s, "{\"messages\":[" USER "]}", ASKED);
     expect_prompt(&s, "{\"messages\":[" USER "],\"add_generation_prompt\":false}",
@@ -955,7 +890,6 @@ TEST(server_prompts_are_the_templates)
         OPENED "<|channel>thought\nhm\n<channel|><|tool_call>call:f{}<tool_call|>"
                "<|tool_response>response:f{value:<|\"|>r<|\"|>}<tool_response|>A<turn|>\n"
                "<|turn>user\nq<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
-    stop(&s);
 }
 
 TEST(server_holds_answers_to_the_forms_of_other_servers)
@@ -977,34 +911,30 @@ TEST(server_holds_answers_to_the_forms_of_other_servers)
         {"/v1/responses", "{\"input\":\"x\",\"max_output_tokens\":64,%s}",
          "output.0.content.0.text"},
         {"/v1/messages", "{" ASK ",\"max_tokens\":64,%s}", "content.0.text"}};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     for (size_t k = 0; k < 4; k++)
         for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-            arena mem = {0};
-            response r;
+            AUTO(arena_free) arena mem = {0};
+            AUTO(response_free) response r;
             char body[600];
             snprintf(body, sizeof body, paths[k][1], forms[i].field);
             http_post(&r, &s, paths[k][0], body);
             CHECK_MSG(r.status == 200, "%s: %s", body, str_text(&r.body));
             CHECK_STR(text_at(&mem, &r, paths[k][2]), forms[i].want);
-            response_free(&r);
-            arena_free(&mem);
         }
-    response r;
+    AUTO(response_free) response r;
     http_post(&r, &s, "/v1/chat/completions", "{" ASK ",\"guided_regex\":\"(?=x)\"}");
     CHECK_EQ(r.status, 400);
     CHECK_MSG(strstr(r.body.at, "'guided_regex'"), "%s", r.body.at);
-    response_free(&r);
-    stop(&s);
 }
 
 TEST(server_tells_calls_in_the_older_way)
 {
-    served s;
-    response r;
-    arena mem = {0};
-    str name = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
+    AUTO(str_free) str name = {0};
     start_toy(&s, NULL);
 #define OLD_CALL                                                                                   \
     "{" ASK ",\"max_tokens\":200,\"functions\":[{\"name\":\"f\",\"parameters\":{\"type\":"         \
@@ -1019,10 +949,6 @@ TEST(server_tells_calls_in_the_older_way)
     http_post(&r, &s, "/v1/chat/completions", OLD_CALL ",\"stream\":true}");
     stream_text(&r, "choices.0.delta.function_call.name", &name);
     CHECK_STR(str_text(&name), "f");
-    str_free(&name);
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(server_tells_the_methods_of_a_path)
@@ -1031,22 +957,20 @@ TEST(server_tells_the_methods_of_a_path)
                                            {"/health", "Allow: GET, HEAD, OPTIONS\r\n"},
                                            {"/v1/models/x", "Allow: GET, HEAD, OPTIONS\r\n"},
                                            {"/none", NULL}};
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        response r;
+        AUTO(response_free) response r;
         http_call(&r, &s, "OPTIONS", paths[i][0], NULL, NULL);
         CHECK_EQ(r.status, paths[i][1] ? 204 : 404);
         CHECK_MSG(!paths[i][1] || strstr(r.head.at, paths[i][1]), "%s", r.head.at);
-        response_free(&r);
     }
-    stop(&s);
 }
 
 TEST(server_says_that_a_port_is_taken)
 {
-    served s;
-    spawned r;
+    AUTO(stop) served s;
+    AUTO(spawned_free) spawned r;
     char port[16];
     start_toy(&s, NULL);
     snprintf(port, sizeof port, "%d", s.port);
@@ -1055,8 +979,6 @@ TEST(server_says_that_a_port_is_taken)
     CHECK_EQ(r.code, 1);
     CHECK_MSG(spawned_says(&r.err, "another program listens there; --port chooses another"), "%s",
               str_text(&r.err));
-    spawned_free(&r);
-    stop(&s);
 }
 
 /* A history with a call whose arguments are no JSON object goes on in every API, and the log says
@@ -1103,8 +1025,8 @@ TEST(server_goes_on_with_histories_of_malformed_arguments)
     char deep[300] = "\"";
     served s;
     response r;
-    str body = {0};
-    char *log = NULL;
+    AUTO(str_free) str body = {0};
+    AUTO_MEM char *log = NULL;
     size_t n = 0;
     err e = {0};
     memset(deep + 1, '[', 200);
@@ -1130,6 +1052,4 @@ TEST(server_goes_on_with_histories_of_malformed_arguments)
         const char *at = strstr(log, id);
         CHECK_MSG(at && !strstr(at + 1, id), "%s in %s", id, log);
     }
-    mem_free(log);
-    str_free(&body);
 }

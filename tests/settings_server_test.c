@@ -4,14 +4,12 @@
 
 static void same_prompt(const served *s, const char *with, const char *without, bool same)
 {
-    response a, b;
+    AUTO(response_free) response a, b;
     http_post(&a, s, "/apply-template", with);
     http_post(&b, s, "/apply-template", without);
     CHECK_EQ(a.status, 200);
     CHECK_EQ(b.status, 200);
     CHECK_MSG(!strcmp(a.body.at, b.body.at) == same, "%s%s", a.body.at, b.body.at);
-    response_free(&a);
-    response_free(&b);
 }
 
 TEST(settings_server_system_message)
@@ -20,8 +18,8 @@ TEST(settings_server_system_message)
                       "{\"role\":\"user\",\"content\":\"Say something.\"}]}",
                *other = "{\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},"
                         "{\"role\":\"user\",\"content\":\"Say something.\"}]}";
-    served s;
-    response r;
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
     start_toy(&s, ARGS("--system", "Be kind."));
     same_prompt(&s, "{" ASK "}", own, true);
     same_prompt(&s, other, own, false);
@@ -30,15 +28,13 @@ TEST(settings_server_system_message)
               "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"king\"}]}");
     CHECK_EQ(r.status, 400);
     CHECK_MSG(strstr(r.body.at, "messages[1]"), "%s", r.body.at);
-    response_free(&r);
-    stop(&s);
 }
 
 TEST(settings_server_samplers)
 {
-    served s;
-    response r, t;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r, t;
+    AUTO(arena_free) arena mem = {0};
     start_toy(&s, ARGS("--temp", "0", "--top-k", "7"));
     http_call(&r, &s, "GET", "/props", NULL, NULL);
     CHECK_MSG(strstr(r.body.at, "\"top_k\":7"), "%s", r.body.at);
@@ -48,8 +44,4 @@ TEST(settings_server_samplers)
               "{\"prompt\":\"Once\",\"max_tokens\":8,\"temperature\":0}");
     CHECK_STR(text_at(&mem, &r, "choices.0.text"),
               text_at(&mem, &t, "choices.0.text")); /* greedy */
-    arena_free(&mem);
-    response_free(&r);
-    response_free(&t);
-    stop(&s);
 }

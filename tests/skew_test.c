@@ -33,7 +33,7 @@ static void router(pass *p, routing r, mat x, const weight *w, const route_rule 
 /* Random texts, each on its own. */
 static void run_texts(const char *path, int32_t n_texts)
 {
-    carat_model *m;
+    AUTO_MODEL *m;
     carat_session *s;
     uint64_t rng = test_seed();
     err e = {0};
@@ -56,7 +56,6 @@ static void run_texts(const char *path, int32_t n_texts)
     }
     carat_session_close(s);
     m->dev->op = inner;
-    carat_model_close(m);
 }
 
 /* Even use has an exponent above 0: a tiny model's norms differ by a third from one entry to the

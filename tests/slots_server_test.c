@@ -22,18 +22,17 @@ static const char *directory(void)
 /* Posts, and checks the status and a part of the body. */
 static void says(const served *s, const char *path, const char *body, int want, const char *text)
 {
-    response r;
+    AUTO(response_free) response r;
     http_post(&r, s, path, body);
     CHECK_MSG(r.status == want && strstr(str_text(&r.body), text), "%s %s: %d %s, expected %d %s",
               path, body, r.status, str_text(&r.body), want, text);
-    response_free(&r);
 }
 
 /* The tokens of the prompt that were in the cache, and the answer's text. A cache with a window
  * goes back one token and no more, so the slot must not hold an answer when it is saved. */
 static int64_t cached(const served *s, const char *n_predict, char *text, size_t cap)
 {
-    response r;
+    AUTO(response_free) response r;
     char body[256];
     snprintf(body, sizeof body, "{" COUNT "%s}", n_predict);
     http_post(&r, s, "/completion", body);
@@ -42,27 +41,25 @@ static int64_t cached(const served *s, const char *n_predict, char *text, size_t
     CHECK_MSG(n && t, "%s", r.body.at);
     snprintf(text, cap, "%.60s", t);
     int64_t v = strtoll(n + strlen("\"cache_n\":"), NULL, 10);
-    response_free(&r);
     return v;
 }
 
 /* Saves slot 0. Returns how many tokens it has. */
 static int64_t saved(const served *s, const char *name)
 {
-    response r;
+    AUTO(response_free) response r;
     char body[64];
     snprintf(body, sizeof body, "{\"filename\":\"%s\"}", name);
     http_post(&r, s, "/slots/0?action=save", body);
     const char *n = strstr(str_text(&r.body), "\"n_saved\":");
     CHECK_MSG(r.status == 200 && n && strstr(n, "\"n_written\":"), "%s", str_text(&r.body));
     int64_t v = strtoll(n + strlen("\"n_saved\":"), NULL, 10);
-    response_free(&r);
     return v;
 }
 
 TEST(slots_are_saved_restored_and_erased)
 {
-    served s;
+    AUTO(stop) served s;
     char first[64], again[64], file[1200], link[1200];
     struct stat sb;
     start_toy(&s, ARGS("--parallel", "1", "--checkpoint-mb", "0", "--slot-save-path", directory()));
@@ -131,16 +128,14 @@ TEST(slots_are_saved_restored_and_erased)
     stop(&s);
     start_toy(&s, ARGS("--kv-type", "q8_0", "--slot-save-path", directory()));
     says(&s, "/slots/0?action=restore", "{\"filename\":\"a.bin\"}", 400, "a.bin");
-    stop(&s);
 }
 
 TEST(slots_are_refused_without_a_directory)
 {
-    served s;
+    AUTO(stop) served s;
     start_toy(&s, NULL);
     says(&s, "/slots/0?action=save", "{\"filename\":\"a\"}", 501, "--slot-save-path DIR");
     says(&s, "/slots/0?action=erase", "{}", 200, "\"n_erased\":0");
-    stop(&s);
 }
 
 /* The file of a slot has no keys of a drafter. The answer after a restore is the same, with drafts

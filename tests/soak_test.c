@@ -84,7 +84,7 @@ static void make_talk(talk *t, int i)
             "{\"role\":\"user\",\"content\":\"Tell me of the sea.\"},{\"role\":\"assistant\","
             "\"content\":\"It is %s.\"},",
             i % 5 == 2 ? "wide" : "deep and cold");
-    str ask = {0};
+    AUTO(str_free) str ask = {0};
     for (int k = 0; i % 7 == 3 && k < 40; k++)
         str_puts(&ask, "The quick brown fox. ");
     str_puts(&ask, asks[i / 4 % 3]);
@@ -92,7 +92,6 @@ static void make_talk(talk *t, int i)
     str_put(&t->stream, t->whole.at, t->whole.n);
     str_puts(&t->whole, "}");
     str_puts(&t->stream, ",\"stream\":true}");
-    str_free(&ask);
 }
 
 static void forget_talk(talk *t)
@@ -107,7 +106,7 @@ static void forget_talk(talk *t)
  * markers: then the path leads nowhere, and it is "". */
 static bool hear_answer(const served *s, const talk *t, bool stream, str *said)
 {
-    response r;
+    AUTO(response_free) response r;
     http_post(&r, s, t->path, stream ? t->stream.at : t->whole.at);
     bool taken = r.status != 429;
     CHECK_MSG(!taken || r.status == 200, "%s: %d: %s", t->path, r.status, str_text(&r.body));
@@ -115,12 +114,10 @@ static bool hear_answer(const served *s, const talk *t, bool stream, str *said)
         CHECK_MSG(!strstr(r.body.at, "\"error\":{"), "%s", r.body.at);
         stream_text(&r, t->delta_at, said);
     } else if (taken) {
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         const jtree *v = json_at(json_parsed(&mem, r.body.at, r.body.n), t->whole_at);
         str_puts(said, jtree_is(v, JTREE_STRING) ? v->s : "");
-        arena_free(&mem);
     }
-    response_free(&r);
     return taken;
 }
 
@@ -139,13 +136,12 @@ static const char *const bad_bodies[] = {
 
 static void say_again(client *c, const talk *t, bool stream)
 {
-    str said = {0};
+    AUTO(str_free) str said = {0};
     while (!hear_answer(c->all->s, t, stream, &said)) {
         c->n_again++;
         usleep(20000);
     }
     CHECK_STR(str_text(&said), str_text(stream ? &t->streamed : &t->said));
-    str_free(&said);
 }
 
 /* Reads a part of a stream, or nothing, and leaves. */

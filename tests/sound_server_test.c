@@ -31,11 +31,10 @@ static char *corpus_file(const char *name, size_t *n)
 
 static int64_t number_at(const response *r, const char *path)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     int64_t n = -1;
     const jtree *v = json_parsed(&mem, r->body.at, r->body.n);
     CHECK_MSG(tree_int(json_at(v, path), 0, 1 << 20, &n), "%s: %s", path, str_text(&r->body));
-    arena_free(&mem);
     return n;
 }
 
@@ -46,33 +45,29 @@ static int64_t number_at(const response *r, const char *path)
 static void post(response *r, served *s, const char *path, const char *form, const char *file)
 {
     size_t n;
-    char *bytes = corpus_file(file, &n);
-    str data = {0}, body = {0};
+    AUTO_MEM char *bytes = corpus_file(file, &n);
+    AUTO(str_free) str data = {0}, body = {0};
     base64_put(&data, bytes, n);
     str_printf(&body, form, str_text(&data));
     http_post(r, s, path, str_text(&body));
-    str_free(&data);
-    str_free(&body);
-    mem_free(bytes);
 }
 
 static void refused(served *s, const char *path, const char *form, const char *file,
                     const char *words)
 {
-    response r;
+    AUTO(response_free) response r;
     post(&r, s, path, form, file);
     CHECK_MSG(r.status == 400 && strstr(str_text(&r.body), words), "%d %s", r.status,
               str_text(&r.body));
-    response_free(&r);
 }
 
 /* 17 sounds of a few bytes of base64 each. */
 static void refused_many(served *s)
 {
     size_t n;
-    char *bytes = corpus_file("pcm16", &n);
-    str data = {0}, body = {0};
-    response r;
+    AUTO_MEM char *bytes = corpus_file("pcm16", &n);
+    AUTO(str_free) str data = {0}, body = {0};
+    AUTO(response_free) response r;
     base64_put(&data, bytes, n);
     str_puts(&body, HEAD);
     for (int i = 0; i < 17; i++)
@@ -81,23 +76,18 @@ static void refused_many(served *s)
     http_post(&r, s, "/v1/chat/completions", str_text(&body));
     CHECK_MSG(r.status == 400 && strstr(r.body.at, "content[16]'") && strstr(r.body.at, "16 p"),
               "%d %s", r.status, r.body.at);
-    response_free(&r);
-    str_free(&data);
-    str_free(&body);
-    mem_free(bytes);
 }
 
 /* body NULL: GET. */
 static void said(served *s, const char *path, const char *body, const char *words)
 {
-    response r;
+    AUTO(response_free) response r;
     if (body)
         http_post(&r, s, path, body);
     else
         http_call(&r, s, "GET", path, NULL, NULL);
     CHECK_MSG(r.status == 200 && strstr(str_text(&r.body), words), "%s: %d %s", path, r.status,
               str_text(&r.body));
-    response_free(&r);
 }
 
 /* 700 samples are 4 rows of a spectrum, and one token between begin and end; 400 are 2 rows. */
@@ -117,7 +107,7 @@ TEST(sound_is_heard_in_chats)
          "\"role\":\"user\",\"content\":\"a\",\"images\":[\"%s\"]}]}",
          "prompt_eval_count"},
     };
-    served s;
+    AUTO(stop) served s;
     response r;
     start(&s, "tiny-mmproj-hears", "512");
     for (size_t i = 0; i < sizeof apis / sizeof *apis; i++) {
@@ -142,13 +132,12 @@ TEST(sound_is_heard_in_chats)
     said(&s, "/props", NULL, "\"audio\":true");
     said(&s, "/v1/models", NULL, "\"input_modalities\":[\"text\",\"image\",\"audio\"]");
     said(&s, "/api/show", "{\"model\":\"toy\"}", "\"vision\",\"audio\"");
-    stop(&s);
 }
 
 /* The answer to a form. */
 static void upload(response *r, served *s, const str *form)
 {
-    str head = {0}, seen = {0};
+    AUTO(str_free) str head = {0}, seen = {0};
     int fd = http_dial(s);
     char *at;
     str_printf(&head,
@@ -167,8 +156,6 @@ static void upload(response *r, served *s, const str *form)
     CHECK(seen.n > 12 && (at = strstr(str_text(&seen), "\r\n\r\n")));
     r->status = atoi(seen.at + 9);
     str_puts(&r->body, at + 4);
-    str_free(&head);
-    str_free(&seen);
 }
 
 static void add_field(str *form, const char *name, const char *value)
@@ -196,24 +183,22 @@ static char *long_file(uint32_t milliseconds, size_t *n)
 static void transcribe(response *r, served *s, const char *file, const char *name,
                        const char *value)
 {
-    str form = {0};
+    AUTO(str_free) str form = {0};
     if (file) {
         size_t n;
-        char *bytes = !strcmp(file, "long")    ? long_file(31000, &n)
-                      : !strcmp(file, "short") ? long_file(5, &n)
-                                               : corpus_file(file, &n);
+        AUTO_MEM char *bytes = !strcmp(file, "long")    ? long_file(31000, &n)
+                               : !strcmp(file, "short") ? long_file(5, &n)
+                                                        : corpus_file(file, &n);
         str_puts(&form, "--xx\r\nContent-Disposition: form-data; name=\"file\"; "
                         "filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n");
         str_put(&form, bytes, n);
         str_puts(&form, "\r\n");
-        mem_free(bytes);
     }
     add_field(&form, "model", "toy");
     add_field(&form, "temperature", "0");
     add_field(&form, name, value);
     str_puts(&form, "--xx--\r\n");
     upload(r, s, &form);
-    str_free(&form);
 }
 
 TEST(sound_is_written_down)
@@ -232,13 +217,13 @@ TEST(sound_is_written_down)
         {"pcm16", "stream", "true", "'stream' is not supported"},
         {"pcm16", "timestamp_granularities[]", "word", "is not supported"},
     };
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     start(&s, "tiny-mmproj-hears", "256");
     transcribe(&r, &s, "pcm16", "response_format", "verbose_json");
     CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
-    char *text = mem_strdup(text_at(&mem, &r, "text"));
+    AUTO_MEM char *text = mem_strdup(text_at(&mem, &r, "text"));
     CHECK(*text);
     CHECK_STR(text_at(&mem, &r, "segments.0.text"), text);
     /* The toy writes until its context is full, and that is told. */
@@ -259,18 +244,14 @@ TEST(sound_is_written_down)
     }
     http_post(&r, &s, "/v1/audio/transcriptions", "{}");
     CHECK(r.status == 400 && strstr(r.body.at, "takes multipart/form-data"));
-    response_free(&r);
-    mem_free(text);
-    arena_free(&mem);
-    stop(&s);
 }
 
 /* Two pieces, two segments. */
 TEST(sound_of_more_than_30_seconds_is_written_down)
 {
-    served s;
-    response r;
-    arena mem = {0};
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     start(&s, "tiny-mmproj-hears", "1200");
     transcribe(&r, &s, "long", "response_format", "verbose_json");
     CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
@@ -283,14 +264,11 @@ TEST(sound_of_more_than_30_seconds_is_written_down)
     const jtree *all = json_parsed(&mem, r.body.at, r.body.n);
     CHECK_STR(json_at(all, "segments.0.end")->s, json_at(all, "segments.1.start")->s);
     CHECK_STR(json_at(all, "segments.1.end")->s, "31");
-    response_free(&r);
-    arena_free(&mem);
-    stop(&s);
 }
 
 TEST(sound_needs_an_audio_tower)
 {
-    served s;
+    AUTO(stop) served s;
     response r;
     start(&s, "tiny-mmproj-clamped", "512");
     refused(&s, "/v1/chat/completions", HEAD SOUND "]}]}", "pcm16",
@@ -300,5 +278,4 @@ TEST(sound_needs_an_audio_tower)
               "%d %s", r.status, r.body.at);
     response_free(&r);
     said(&s, "/props", NULL, "\"audio\":false");
-    stop(&s);
 }

@@ -145,14 +145,13 @@ bool spawned_says(const str *said, const char *text)
 
 void spawn_check(int code, const char *out, const char *says, const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, args);
     CHECK_MSG(r.code == code, "exit status %d, expected %d: %s%s", r.code, code, str_text(&r.out),
               str_text(&r.err));
     CHECK_MSG(!out || spawned_says(&r.out, out), "'%s' should say '%s'; stderr: %s",
               str_text(&r.out), out, str_text(&r.err));
     CHECK_MSG(!says || spawned_says(&r.err, says), "'%s' should say '%s'", str_text(&r.err), says);
-    spawned_free(&r);
 }
 
 void spawned_free(spawned *r)

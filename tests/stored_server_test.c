@@ -10,37 +10,34 @@
 /* Posts a request of /v1/responses and copies the id of the response. Returns the cached tokens. */
 static int respond(const served *s, const char *body, char id[64], str *text)
 {
-    response r;
-    arena mem = {0};
+    AUTO(response_free) response r;
+    AUTO(arena_free) arena mem = {0};
     http_post(&r, s, "/v1/responses", body);
     CHECK_MSG(r.status == 200, "%s: %s", body, r.body.at);
     snprintf(id, 64, "%s", text_at(&mem, &r, "id"));
     str_cut(text, 0);
     str_puts(text, text_at(&mem, &r, "output.0.content.0.text"));
     int cached = atoi(text_at(&mem, &r, "usage.input_tokens_details.cached_tokens"));
-    response_free(&r);
-    arena_free(&mem);
     return cached;
 }
 
 static int get(const served *s, const char *method, const char *id, const char *tail,
                const char *headers, str *out)
 {
-    response r;
+    AUTO(response_free) response r;
     char path[160];
     snprintf(path, sizeof path, "/v1/responses/%s%s", id, tail);
     http_call(&r, s, method, path, headers, NULL);
     int code = r.status;
     str_cut(out, 0);
     str_puts(out, str_text(&r.body));
-    response_free(&r);
     return code;
 }
 
 TEST(stored_server_continues_conversations)
 {
     served s;
-    str first = {0}, second = {0}, whole = {0}, body = {0}, seen = {0};
+    AUTO(str_free) str first = {0}, second = {0}, whole = {0}, body = {0}, seen = {0};
     char a[64], b[64], c[64], tail[80];
     start_toy(&s, NULL);
     respond(&s, "{" GREEDY ",\"instructions\":\"Be short.\",\"input\":\"Say something.\"}", a,
@@ -53,7 +50,7 @@ TEST(stored_server_continues_conversations)
     CHECK_MSG(cached > 8, "%d tokens were cached", cached);
     /* The same as if the client sends everything. */
     CHECK_EQ(get(&s, "GET", b, "/input_items?order=asc", NULL, &seen), 200);
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *all = json_parsed(&mem, seen.at, seen.n), *list = jtree_get(all, "data");
     CHECK_EQ(list->count, 3);
     CHECK_STR(jtree_get(all, "first_id")->s, jtree_get(list->first, "id")->s);
@@ -92,12 +89,6 @@ TEST(stored_server_continues_conversations)
     response_free(&r);
     CHECK_EQ(get(&s, "GET", c, "", NULL, &seen), 200);
     stop(&s);
-    arena_free(&mem);
-    str_free(&first);
-    str_free(&second);
-    str_free(&whole);
-    str_free(&body);
-    str_free(&seen);
 }
 
 /* Each refusal is one error, which names its field; what it is about stays. */
@@ -125,32 +116,29 @@ TEST(stored_server_refuses_by_name)
         {"GET", "/input_items?order=desc&limit=100", NULL, 200},
     };
     served s;
-    str text = {0}, seen = {0};
+    AUTO(str_free) str text = {0}, seen = {0};
     char id[64];
     start_toy(&s, NULL);
     respond(&s, "{" GREEDY ",\"input\":\"Say something.\"}", id, &text);
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         int code = get(&s, x[i].method, id, x[i].tail, NULL, &seen);
         CHECK_MSG(code == x[i].code, "%s %s: %d", x[i].method, x[i].tail, code);
         const jtree *all = json_parsed(&mem, seen.at, seen.n), *param = json_at(all, "error.param");
         CHECK_MSG(x[i].param ? jtree_is(param, JTREE_STRING) && !strcmp(param->s, x[i].param)
                              : !jtree_get(all, "error"),
                   "%s %s: %s", x[i].method, x[i].tail, seen.at);
-        arena_free(&mem);
     }
     CHECK_EQ(get(&s, "DELETE", id, "", NULL, &seen), 200);
     stop(&s);
-    str_free(&text);
-    str_free(&seen);
 }
 
 TEST(stored_server_keeps_keys_apart)
 {
     served s;
-    str seen = {0};
+    AUTO(str_free) str seen = {0};
     response r;
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *keys = test_temp("keys");
     static const char first[] = "Authorization: Bearer one\r\n", other[] = "X-Api-Key: two\r\n";
     FILE *f = fopen(keys, "we");
@@ -174,6 +162,4 @@ TEST(stored_server_keeps_keys_apart)
     response_free(&r);
     CHECK_EQ(get(&s, "GET", id, "", NULL, &seen), 404);
     stop(&s);
-    arena_free(&mem);
-    str_free(&seen);
 }

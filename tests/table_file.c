@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "model/audio.h"
+#include "tests/auto.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +69,7 @@ bool table_file_make(table_file *f, const char *size)
 static void list_tensors(table_file *f)
 {
     int32_t n = f->shape->family->list(f->shape, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
+    AUTO_MEM shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     f->n_listed = list ? f->shape->family->list(f->shape, list, n) : 0;
     f->n_listed = n < TABLE_FILE_TENSORS ? f->n_listed : TABLE_FILE_TENSORS;
     for (int32_t i = 0; i < f->n_listed; i++) {
@@ -80,7 +81,6 @@ static void list_tensors(table_file *f)
         snprintf(t->name, sizeof t->name, "%s", list[i].name);
         memcpy(t->ne, list[i].ne, sizeof t->ne);
     }
-    mem_free(list);
 }
 
 void table_file_reset(table_file *f)
@@ -214,11 +214,10 @@ status table_file_bind(table_file *f, model *m, err *e)
 
 status table_file_open(table_file *f, err *e)
 {
-    model m;
+    AUTO(model_free) model m;
     err own = {0};
     status st = table_file_bind(f, &m, e);
     model_free(&m);
     status heard = bind_as(f, true, &m, st ? &own : e);
-    model_free(&m);
     return st ? st : heard;
 }

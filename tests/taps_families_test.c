@@ -102,9 +102,9 @@ static const char *cut_after(const char *path, int32_t il)
         "ffn_down_shexp.weight", "ffn_down_exps.weight", "ffn_down_exps.bias"};
     static const char zero[4096];
     const char *to = test_temp("cut.gguf");
-    char *bytes;
+    AUTO_MEM char *bytes;
     size_t n;
-    gguf g;
+    AUTO(gguf_close) gguf g;
     err e = {0};
     CHECK_OK(file_read_all(path, 1 << 24, &bytes, &n, &e), e);
     FILE *f = fopen(to, "wb");
@@ -125,15 +125,13 @@ static const char *cut_after(const char *path, int32_t il)
         }
     }
     CHECK(!fclose(f));
-    gguf_close(&g);
-    mem_free(bytes);
     return to;
 }
 
 /* The norm's row follows from the last layer's. */
 static void check_norm(const streams *s, const char *path)
 {
-    gguf g;
+    AUTO(gguf_close) gguf g;
     err e = {0};
     CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
     const tensor *t = tensor_find(&g.tensors, "output_norm.weight");
@@ -148,7 +146,6 @@ static void check_norm(const streams *s, const char *path)
         double want = x[i] / sqrt(sum / EMBD + 1e-6) * w;
         CHECK_MSG(fabs(want - y[i]) < 1e-5, "column %d: %g, expected %g", i, (double)y[i], want);
     }
-    gguf_close(&g);
 }
 
 PLAIN_TEST(taps_of_every_family_have_the_rows_of_every_layer)
@@ -157,27 +154,23 @@ PLAIN_TEST(taps_of_every_family_have_the_rows_of_every_layer)
                                         "qwen35", "qwen35moe", "gpt-oss"};
     static const int32_t chunks[] = {1, 7, 16};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, names[k]);
         const char *path = fidelity_write(&f, NULL);
-        streams *whole = tapped(path, f.tokens, N);
+        AUTO_MEM streams *whole = tapped(path, f.tokens, N);
         for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-            streams *s = tapped(path, f.tokens, chunks[i]);
+            AUTO_MEM streams *s = tapped(path, f.tokens, chunks[i]);
             for (int32_t il = 0; il < s->n_layer; il++)
                 CHECK_MSG(!memcmp(s->after[il], whole->after[il], sizeof *s->after),
                           "%s, passes of %d rows: layer %d", names[k], chunks[i], il);
             check_norm(s, path);
-            mem_free(s);
         }
         for (int32_t il = 0; il < whole->n_layer - 1; il++) {
-            streams *s = tapped(cut_after(path, il), f.tokens, N);
+            AUTO_MEM streams *s = tapped(cut_after(path, il), f.tokens, N);
             CHECK_MSG(!memcmp(s->after[s->n_layer - 1], whole->after[il], sizeof *s->after),
                       "%s: layer %d", names[k], il);
             if (il)
                 CHECK(memcmp(whole->after[il], whole->after[il - 1], sizeof *s->after));
-            mem_free(s);
         }
-        mem_free(whole);
-        fidelity_close(&f);
     }
 }

@@ -169,7 +169,7 @@ static void go_through(tapped *t, const oracle *o)
 
 PLAIN_TEST(taps_have_the_rows_of_every_layer)
 {
-    oracle *o = oracle_open();
+    AUTO_MEM oracle *o = oracle_open();
     for (int32_t il = PASS_TAP_NORM; il < LAYERS; il++) { /* each alone, and all of them */
         tapped t;
         open_tapped(&t, 0);
@@ -183,12 +183,11 @@ PLAIN_TEST(taps_have_the_rows_of_every_layer)
         tap(&t, il, PASS_MAIN);
     go_through(&t, o);
     close_tapped(&t);
-    mem_free(o);
 }
 
 TEST(taps_of_a_model_on_two_devices)
 {
-    oracle *o = oracle_open();
+    AUTO_MEM oracle *o = oracle_open();
     for (int i = 0; i < 4; i++) {
         int8_t side = (int8_t)(i % 2);
         tapped t;
@@ -199,7 +198,6 @@ TEST(taps_of_a_model_on_two_devices)
         go_through(&t, o);
         close_tapped(&t);
     }
-    mem_free(o);
 }
 
 /* The number of rows of each layer's attention in the last pass. */
@@ -218,7 +216,7 @@ static void count_rows(pass *p, mat o, mat q, const kv_view *kv, float scale)
 
 PLAIN_TEST(taps_end_where_nobody_reads_further)
 {
-    oracle *o = oracle_open();
+    AUTO_MEM oracle *o = oracle_open();
     for (int32_t last = PASS_TAP_NORM; last < LAYERS; last++) {
         tapped t;
         open_tapped(&t, 0);
@@ -233,5 +231,4 @@ PLAIN_TEST(taps_end_where_nobody_reads_further)
         t.r.dev->op = counted.usual;
         close_tapped(&t);
     }
-    mem_free(o);
 }

@@ -34,11 +34,10 @@ static void need_python(void)
 PLAIN_TEST(tasks_judges_and_sandbox)
 {
     char line[2048];
-    str out = {0};
+    AUTO(str_free) str out = {0};
     need_python();
     snprintf(line, sizeof line, "python3 '%s' check 2>&1", test_path("tools/tasks.py"));
     CHECK_MSG(run_line(&out, line) == 0 && !strncmp(str_text(&out), "ok", 2), "%s", str_text(&out));
-    str_free(&out);
 }
 
 /* Drafts and other threads change no answer, so neither the control nor the comparison may. */
@@ -46,7 +45,7 @@ PLAIN_TEST(tasks_finds_nothing_where_nothing_changes)
 {
     char line[8192], carat[1024], tool[1024];
     const char *tasks = test_temp("tasks.jsonl");
-    str out = {0};
+    AUTO(str_free) str out = {0};
     ssize_t n = readlink("/proc/self/exe", carat, sizeof carat - 16);
     need_python();
     if (access(test_path("models/demo.gguf"), R_OK))
@@ -65,5 +64,4 @@ PLAIN_TEST(tasks_finds_nothing_where_nothing_changes)
     CHECK_MSG(strstr(str_text(&out), "0 lost") && !strstr(str_text(&out), "failed:") &&
                   !strstr(str_text(&out), "other words"),
               "%s", str_text(&out));
-    str_free(&out);
 }

@@ -32,14 +32,13 @@ static char *get_file(const char *path)
 static void expect_run(int code, const char *out, const char *errs, const char *in,
                        const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, &(spawn_options){.in = in}, args);
     CHECK_MSG(r.code == code, "exit status %d, expected %d: %s", r.code, code, str_text(&r.err));
     CHECK_MSG(!out || spawned_says(&r.out, out), "stdout is \"%s\", expected \"%s\" in it",
               str_text(&r.out), out);
     CHECK_MSG(!errs || spawned_says(&r.err, errs), "stderr is \"%s\", expected \"%s\" in it",
               str_text(&r.err), errs);
-    spawned_free(&r);
 }
 
 /* A conversation with a state directory of the test's own. */
@@ -117,13 +116,12 @@ TEST(run_files_stand_in_front_of_the_words)
     say(&t, "then?", "answer 2 tokens");
     say(&t, "/file", "none; /file");
     save_and_quit(&t, saved);
-    char *text = get_file(saved);
+    AUTO_MEM char *text = get_file(saved);
     snprintf(want, sizeof want,
              "\"%s:\\n```\\none\\n```\\n\\n%s:\\n`````\\n```two````\\n`````\\n\\nand?\"", a, b);
     CHECK_MSG(strstr(text, want), "%s\nlacks %s", text, want);
     snprintf(want, sizeof want, "\"%s:\\n```\\none\\n```\\n\\nthen?\"", a);
     CHECK_MSG(strstr(text, want), "%s\nlacks %s", text, want);
-    mem_free(text);
 }
 
 /* A new size of the terminal ends no line that is being typed. */
@@ -143,9 +141,8 @@ TEST(run_goes_on_with_a_line_when_the_terminal_changes_its_size)
     terminal_type(&t, "two\r");
     terminal_expect(&t, "answer 2 tokens");
     save_and_quit(&t, saved);
-    char *text = get_file(saved);
+    AUTO_MEM char *text = get_file(saved);
     CHECK_MSG(strstr(text, "\xc3\xa9one two\""), "%s", text);
-    mem_free(text);
 }
 
 TEST(run_reads_a_piped_stdin_and_goes_on_at_the_terminal)
@@ -239,13 +236,12 @@ PLAIN_TEST(run_prints_one_object)
 static int run_in_state(const char *out, const char *const *args)
 {
     char state[512];
-    spawned r;
+    AUTO(spawned_free) spawned r;
     snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
     spawn_carat(&r, &(spawn_options){.env = state}, args);
     CHECK_MSG(!out || spawned_says(&r.out, out) || spawned_says(&r.err, out),
               "\"%s\" and \"%s\", expected \"%s\"", str_text(&r.out), str_text(&r.err), out);
     int code = r.code;
-    spawned_free(&r);
     return code;
 }
 
@@ -383,8 +379,8 @@ TEST(run_forgets_what_is_deleted)
 /* The tokens of a prompt with n words. */
 static int tokens_of(const char *m, int n)
 {
-    str line = {0};
-    spawned r;
+    AUTO(str_free) str line = {0};
+    AUTO(spawned_free) spawned r;
     for (int i = 0; i < n; i++)
         str_puts(&line, "word ");
     spawn_carat(&r, &(spawn_options){.in = ""},
@@ -392,8 +388,6 @@ static int tokens_of(const char *m, int n)
     const char *at = strstr(str_text(&r.err), "[prompt ");
     CHECK_MSG(at, "%s", str_text(&r.err));
     int tokens = atoi(at + 8);
-    spawned_free(&r);
-    str_free(&line);
     return tokens;
 }
 

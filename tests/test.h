@@ -9,6 +9,7 @@
 #define TESTS_TEST_H
 
 #include "base/err.h"
+#include "tests/auto.h"
 
 #include <math.h>
 #include <stdio.h>

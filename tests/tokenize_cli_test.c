@@ -18,20 +18,18 @@
 /* Runs it; stdout must be `want`. */
 static void prints(const char *want, const char *in, const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, &(spawn_options){.in = in}, args);
     CHECK_MSG(r.code == 0, "exit status %d: %s", r.code, str_text(&r.err));
     CHECK_MSG(!strcmp(str_text(&r.out), want), "\"%s\", expected \"%s\"", str_text(&r.out), want);
-    spawned_free(&r);
 }
 
 static void fails(int code, const char *word, const char *const *args)
 {
-    spawned r;
+    AUTO(spawned_free) spawned r;
     spawn_carat(&r, NULL, args);
     CHECK_MSG(r.code == code && !r.out.n, "exit status %d, \"%s\"", r.code, str_text(&r.out));
     CHECK_MSG(strstr(str_text(&r.err), word), "\"%s\" does not say %s", str_text(&r.err), word);
-    spawned_free(&r);
 }
 
 static void put_list(str *s, const int32_t *ids, int64_t n)
@@ -51,13 +49,13 @@ PLAIN_TEST(tokenize_prints_the_ids_that_the_library_gives)
                 {"--no-special", CARAT_TOK_BOS}};
     static const char text[] = "a text with <|turn> and w\xC3\xB6rds";
     const char *m = toy_model_write(NULL), *file = test_temp("text.txt");
-    carat_model *model;
+    AUTO_MODEL *model;
     carat_error e = {0};
     int32_t ids[200];
     test_write(file, text, strlen(text));
     CHECK_OK(carat_model_open(m, &(carat_model_options){.vocab_only = true}, &model, &e), e);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        str want = {0};
+        AUTO(str_free) str want = {0};
         char count[32];
         int64_t n = carat_tokenize(model, text, strlen(text), ways[i].flags, ids, 200, &e);
         CHECK(n > 0 && n < 200);
@@ -69,16 +67,14 @@ PLAIN_TEST(tokenize_prints_the_ids_that_the_library_gives)
         snprintf(count, sizeof count, "%lld\n", (long long)n);
         if (i)
             prints(count, text, TOKENIZE("-m", m, "--count", ways[i].option));
-        str_free(&want);
     }
-    carat_model_close(model);
 }
 
 TEST(tokenize_prints_pieces_on_one_line_each_and_as_json)
 {
     static const char text[] = "a\n\xC3\xB6\x1B";
     const char *m = toy_model_write(NULL);
-    spawned r;
+    AUTO(spawned_free) spawned r;
     json_t *all;
     err e = {0};
     spawn_carat(&r, &(spawn_options){.in = text}, TOKENIZE("-m", m, "--no-bos"));
@@ -96,7 +92,6 @@ TEST(tokenize_prints_pieces_on_one_line_each_and_as_json)
     const json_t *bytes = json_object_get(json_array_get(list, 2), "piece");
     CHECK_EQ(json_integer_value(json_array_get(bytes, 0)), 0xC3);
     json_decref(all);
-    spawned_free(&r);
 }
 
 TEST(tokenize_renders_conversations)
@@ -104,7 +99,7 @@ TEST(tokenize_renders_conversations)
     static const char messages[] = "[{\"role\":\"system\",\"content\":\"s\"},"
                                    "{\"role\":\"user\",\"content\":\"hi <turn|>\"}]";
     const char *m = toy_model_write(NULL), *file = test_temp("messages.json");
-    carat_model *model;
+    AUTO_MODEL *model;
     carat_model_info info;
     carat_chat chat;
     carat_error e = {0};
@@ -112,7 +107,7 @@ TEST(tokenize_renders_conversations)
     CHECK_OK(carat_model_open(m, &(carat_model_options){.vocab_only = true}, &model, &e), e);
     carat_model_get_info(model, &info);
     for (int i = 0; i < 3; i++) {
-        str want = {0};
+        AUTO(str_free) str want = {0};
         const carat_chat_options how = {.thinking = i == 1 || (i == 0 && info.thinks),
                                         .no_generation_prompt = i == 2};
         const char *option = i == 0 ? "--ids" : i == 1 ? "--think" : "--no-generation-prompt";
@@ -126,9 +121,7 @@ TEST(tokenize_renders_conversations)
                    TOKENIZE("-m", m, "--ids", option, "--chat", "-s", "s"));
         }
         carat_chat_free(&chat);
-        str_free(&want);
     }
-    carat_model_close(model);
 }
 
 TEST(tokenize_refuses_options_that_say_nothing)

@@ -35,9 +35,9 @@ static void put_template(gguf_writer *w, const char *file)
 
 static void put_vocab(gguf_writer *w, const toy *t, bool chat, const char *template)
 {
-    gguf_string *s = mem_calloc(TOY_MAX_PIECES + TOY_MAX_MERGES, sizeof *s);
-    int32_t *types = mem_calloc(TOY_MAX_PIECES, sizeof *types);
-    str *merges = mem_calloc(TOY_MAX_MERGES, sizeof *merges);
+    AUTO_MEM gguf_string *s = mem_calloc(TOY_MAX_PIECES + TOY_MAX_MERGES, sizeof *s);
+    AUTO_MEM int32_t *types = mem_calloc(TOY_MAX_PIECES, sizeof *types);
+    AUTO_MEM str *merges = mem_calloc(TOY_MAX_MERGES, sizeof *merges);
     CHECK(s && types && merges);
     for (int32_t i = 0; i < t->n_pieces; i++) {
         s[i] = (gguf_string){t->piece[i].at, t->piece[i].n};
@@ -62,9 +62,6 @@ static void put_vocab(gguf_writer *w, const toy *t, bool chat, const char *templ
         gguf_put_string(w, "tokenizer.chat_template", chat_template, sizeof chat_template - 1);
     for (int32_t i = 0; i < t->n_merges; i++)
         str_free(&merges[i]);
-    mem_free(merges);
-    mem_free(types);
-    mem_free(s);
 }
 
 /* A recorded vocabulary of bytes. Returns its number of tokens. */
@@ -74,7 +71,7 @@ static int32_t put_recorded(gguf_writer *w, const toy_model_file *v, bool chat)
     char path[256], *text;
     size_t n;
     err e = {0};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *root;
     snprintf(path, sizeof path, "tests/data/vocab/%s.json", name);
     CHECK_OK(file_read_all(test_path(path), 4 << 20, &text, &n, &e), e);
@@ -84,7 +81,7 @@ static int32_t put_recorded(gguf_writer *w, const toy_model_file *v, bool chat)
     const char *types = jtree_get(root, "types")->s;
     size_t n_more = v->ranks == TOY_RANK_HEAD ? 2 : 0, n_pieces = pieces->count + n_more, i = 0;
     gguf_string *s = mem_calloc(n_pieces + merges->count, sizeof *s);
-    int32_t *type = mem_calloc(n_pieces, sizeof *type);
+    AUTO_MEM int32_t *type = mem_calloc(n_pieces, sizeof *type);
     CHECK(s && type);
     for (const jtree *p = pieces->first; p; p = p->next, i++) {
         s[i] = (gguf_string){p->s, p->n};
@@ -106,9 +103,7 @@ static int32_t put_recorded(gguf_writer *w, const toy_model_file *v, bool chat)
             gguf_put_string(w, "tokenizer.chat_template", k->template, strlen(k->template));
     if (template && chat)
         put_template(w, template);
-    mem_free(type);
     mem_free(s);
-    arena_free(&mem);
     mem_free(text);
     return (int32_t)n_pieces;
 }
@@ -128,7 +123,7 @@ const char *toy_model_write(const toy_model_file *v)
     static int n_written;
     char file[64];
     fidelity f;
-    gguf g;
+    AUTO(gguf_close) gguf g;
     gguf_writer *w;
     const char *from;
     err e = {0};
@@ -199,7 +194,6 @@ const char *toy_model_write(const toy_model_file *v)
     CHECK_OK(gguf_commit(w, &e), e);
     if (t)
         toy_free(t);
-    gguf_close(&g);
     return path;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/str.h"
 #include "text/vocab.h"
+#include "tests/auto.h"
 
 enum { TOY_MAX_PIECES = 4096, TOY_MAX_MERGES = 8192 };
 
@@ -30,6 +31,7 @@ typedef struct toy {
 
 toy *toy_new(void);
 void toy_free(toy *t);
+RELEASED_AT(toy_free, toy)
 int32_t toy_find(const toy *t, const char *piece, size_t n);
 /* Adds unless the spelling exists; returns its id. */
 int32_t toy_add(toy *t, const char *piece, size_t n, int type);

@@ -14,31 +14,28 @@ static void start_vectors(served *s, const toy_model_file *f)
 /* {status, a part of the answer} for a POST. */
 static void answers(const served *s, const char *path, const char *body, int code, const char *part)
 {
-    response r;
+    AUTO(response_free) response r;
     http_post(&r, s, path, body);
     CHECK_MSG(r.status == code && (!part || strstr(str_text(&r.body), part)), "%s %s: %d %.400s",
               path, body, r.status, str_text(&r.body));
-    response_free(&r);
 }
 
 static double number_in(const served *s, const char *path, const char *body, const char *where)
 {
-    arena mem = {0};
-    response r;
+    AUTO(arena_free) arena mem = {0};
+    AUTO(response_free) response r;
     double x = 0;
     http_post(&r, s, path, body);
     CHECK_MSG(r.status == 200, "%s: %s", body, str_text(&r.body));
     CHECK_MSG(tree_real(json_at(json_parsed(&mem, r.body.at, r.body.n), where), -1e9, 1e9, &x),
               "%s: no number %s in %s", body, where, str_text(&r.body));
-    response_free(&r);
-    arena_free(&mem);
     return x;
 }
 
 TEST(an_encoder_serves_vectors_and_no_text)
 {
     static const toy_model_file encoder = {.base = "encoder", .no_chat = true};
-    served s;
+    AUTO(stop) served s;
     start_vectors(&s, &encoder);
     answers(&s, "/v1/chat/completions", "{" ASK "}", 400, "is an encoder");
     answers(&s, "/v1/completions", "{\"prompt\":\"x\"}", 400, "is an encoder");
@@ -64,7 +61,7 @@ TEST(an_encoder_serves_vectors_and_no_text)
           2 + number_in(&s, "/v1/embeddings", "{\"input\":[9]}", "usage.prompt_tokens") *
                   (number_in(&s, "/v1/embeddings", without, "usage.total_tokens") - 2));
     /* Longer than the context: a sentence, or the beginning. */
-    str body = {0};
+    AUTO(str_free) str body = {0};
     str_puts(&body, "{\"input\":\"");
     for (int i = 0; i < 1500; i++)
         str_puts(&body, "x 7 ");
@@ -73,15 +70,13 @@ TEST(an_encoder_serves_vectors_and_no_text)
     str_cut(&body, body.n - 1);
     str_puts(&body, ",\"truncate\":true}");
     CHECK(number_in(&s, "/v1/embeddings", body.at, "usage.prompt_tokens") == 1024);
-    str_free(&body);
-    stop(&s);
 }
 
 /* The cosine of two texts, by their vectors. */
 static double cosine(const served *s, const char *a, const char *b)
 {
-    arena mem = {0};
-    response r;
+    AUTO(arena_free) arena mem = {0};
+    AUTO(response_free) response r;
     double dot = 0, x, y;
     char body[128];
     snprintf(body, sizeof body, "{\"input\":[\"%s\",\"%s\"]}", a, b);
@@ -93,14 +88,12 @@ static double cosine(const served *s, const char *a, const char *b)
     for (v = v->first, w = w->first; v; v = v->next, w = w->next)
         if (tree_real(v, -1, 1, &x) && tree_real(w, -1, 1, &y))
             dot += x * y;
-    response_free(&r);
-    arena_free(&mem);
     return dot;
 }
 
 TEST(a_model_for_vectors_scores_by_their_cosine)
 {
-    served s;
+    AUTO(stop) served s;
     start_vectors(&s, &(toy_model_file){.base = "encoder", .no_chat = true});
     double one = cosine(&s, "a cat", "x 7"), two = cosine(&s, "a cat", "two words"),
            pair = cosine(&s, "third", "two words");
@@ -119,7 +112,6 @@ TEST(a_model_for_vectors_scores_by_their_cosine)
     stop(&s);
     start_vectors(&s, &(toy_model_file){.base = "qwen3", .words = "qwen2"});
     answers(&s, "/v1/rerank", "{\"query\":\"x\",\"documents\":[\"y\"]}", 501, "no reranker");
-    stop(&s);
 }
 
 TEST(a_reranker_orders_documents)
@@ -129,7 +121,7 @@ TEST(a_reranker_orders_documents)
         {.base = "qwen3", .words = "qwen2", .ranks = TOY_RANK_HEAD}};
 #define DOCS "\"documents\":[\"one\",{\"text\":\"two words\"},\"three\",\"f\",\"\",\"six\"]"
     for (int k = 0; k < 2; k++) {
-        served s;
+        AUTO(stop) served s;
         arena mem = {0};
         response r;
         start_vectors(&s, &rerankers[k]);
@@ -162,7 +154,6 @@ TEST(a_reranker_orders_documents)
                 200, "relevance_score");
         answers(&s, "/score", "{\"text_1\":[\"a\",\"b\"],\"text_2\":[\"c\",\"d\"]}", 200,
                 "\"index\":1,\"score\":");
-        stop(&s);
     }
 }
 
@@ -187,8 +178,8 @@ TEST(bad_requests_to_a_reranker_are_named)
         {"{\"query\":\"q\",\"documents\":[\"a\"],\"temperature\":1}", "unknown field"},
         {"{\"query\":\"q\",\"documents\":[\"a\"],\"instruction\":3}", "instruction"},
     };
-    served s;
-    str body = {0};
+    AUTO(stop) served s;
+    AUTO(str_free) str body = {0};
     start_vectors(&s, &(toy_model_file){.base = "qwen3", .words = "qwen2", .ranks = 1});
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         answers(&s, "/v1/rerank", bad[i].body, 400, bad[i].says);
@@ -206,6 +197,4 @@ TEST(bad_requests_to_a_reranker_are_named)
     str_puts(&body, "\"]}");
     answers(&s, "/v1/rerank", body.at, 400, "context_length_exceeded");
     answers(&s, "/v1/rerank", "{\"query\":\"q\",\"documents\":[\"a\"]}", 200, "results");
-    str_free(&body);
-    stop(&s);
 }

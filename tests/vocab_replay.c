@@ -6,16 +6,18 @@
 #include "base/map.h"
 #include "base/mem.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 void replay_vocab_cases(const char *path)
 {
-    char *text;
+    AUTO_MEM char *text;
     size_t n;
     err e = {0};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *root;
-    vocab *v;
-    id_list ids = {0};
-    str back = {0};
+    AUTO_PTR(vocab_close) vocab *v;
+    AUTO(id_list_free) id_list ids = {0};
+    AUTO(str_free) str back = {0};
     int n_cases = 0;
     CHECK_OK(file_read_all(path, 64 << 20, &text, &n, &e), e);
     CHECK_OK(jtree_parse(text, n, path, 8, &mem, &root, &e), e);
@@ -41,9 +43,4 @@ void replay_vocab_cases(const char *path)
                   !memcmp(str_text(&back) + v->space_first, s->s, s->n));
     }
     CHECK(n_cases > 200);
-    str_free(&back);
-    id_list_free(&ids);
-    vocab_close(v);
-    arena_free(&mem);
-    mem_free(text);
 }

@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
+RELEASED_AT(device_close, device)
+
 enum { ROWS = 8 };
 
 static int n_lines;
@@ -67,7 +69,7 @@ static void run_wrapped(const char *path, const fidelity *f, const wrapped_run *
 {
     gguf file = {0};
     model m;
-    device *d;
+    AUTO_PTR(device_close) device *d;
     kv_layout l;
     kv_cache c;
     kv_batch b;
@@ -123,7 +125,6 @@ static void run_wrapped(const char *path, const fidelity *f, const wrapped_run *
     kv_close(&c);
     kv_layout_free(&l);
     model_free(&m);
-    device_close(d);
 }
 
 static void keep_in_scratch(device_ops *op)
@@ -138,11 +139,11 @@ TEST(wrappers_work_where_memory_is_apart)
 {
     static const char *const none[] = {NULL}, *const all[] = {"check", "trace", "time", NULL};
     for (const char *const *name = fidelity_names; *name; name++) {
-        fidelity f;
+        AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, *name);
         const char *path = fidelity_write(&f, NULL);
         size_t n = (size_t)ROWS * (size_t)f.n_vocab;
-        float *want = mem_alloc(n * sizeof *want), *got = mem_alloc(n * sizeof *got);
+        AUTO_MEM float *want = mem_alloc(n * sizeof *want), *got = mem_alloc(n * sizeof *got);
         CHECK(want && got);
         run_wrapped(path, &f, &(wrapped_run){none, .change = keep_in_scratch}, want);
         n_lines = n_kept = n_lost = 0;
@@ -153,9 +154,6 @@ TEST(wrappers_work_where_memory_is_apart)
                   n_kept);
         CHECK(n_lines > 12 * f.n_layer);
         CHECK(n_downloaded > 100 * n); /* results and all that the reference read */
-        mem_free(want);
-        mem_free(got);
-        fidelity_close(&f);
     }
 }
 
@@ -271,10 +269,10 @@ static void compare_sums(const device *d)
 static void check_sums(const char *name, const fidelity_file *file)
 {
     static const char *const none[] = {NULL}, *const inputs[] = {"time", "inputs", "trace", NULL};
-    fidelity f;
+    AUTO(fidelity_close) fidelity f;
     fidelity_open(&f, name);
     const char *path = fidelity_write(&f, file);
-    float *x = mem_alloc((size_t)ROWS * (size_t)f.n_vocab * sizeof *x);
+    AUTO_MEM float *x = mem_alloc((size_t)ROWS * (size_t)f.n_vocab * sizeof *x);
     CHECK(x);
     run_wrapped(path, &f, &(wrapped_run){none, true, .change = sum_below}, x);
     run_wrapped(path, &f, &(wrapped_run){inputs, .exact = true, .after = compare_sums}, x);
@@ -282,8 +280,6 @@ static void check_sums(const char *name, const fidelity_file *file)
         mem_free(sums[--n_sums].sum);
         mem_free(sums[n_sums].n);
     }
-    mem_free(x);
-    fidelity_close(&f);
 }
 
 TEST(inputs_of_all_products_of_all_families_are_summed)

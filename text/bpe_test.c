@@ -67,7 +67,7 @@ static void naive_word(const toy *t, const char *w, size_t n, id_list *out)
 
 static void naive_fragment(const toy *t, const char *s, size_t n, id_list *out)
 {
-    str w = {0};
+    AUTO(str_free) str w = {0};
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         bool ok;
@@ -83,7 +83,6 @@ static void naive_fragment(const toy *t, const char *s, size_t n, id_list *out)
     }
     if (w.n)
         naive_word(t, w.at, w.n, out);
-    str_free(&w);
 }
 
 /* Cuts out the longest candidate everywhere, then the next longest in what is left. */
@@ -200,10 +199,9 @@ static toy *random_vocab(uint64_t *rng, int a)
 /* Appends the first n bytes of s to it, by way of a copy: appending may move what s holds. */
 static void repeat(str *s, size_t n)
 {
-    char *copy = mem_strndup(s->at, n);
+    AUTO_MEM char *copy = mem_strndup(s->at, n);
     CHECK(copy);
     str_put(s, copy, n);
-    mem_free(copy);
 }
 
 static void random_text(uint64_t *rng, int a, str *s)
@@ -228,7 +226,7 @@ static void random_text(uint64_t *rng, int a, str *s)
 
 static void check_same(const toy *t, const str *s, special_mode mode, int round)
 {
-    id_list want = {0}, got = {0};
+    AUTO(id_list_free) id_list want = {0}, got = {0};
     err e = {0};
     naive(t, s->at, s->n, mode, &want);
     CHECK_OK(vocab_encode(t->v, s->at, s->n, mode, &got, &e), e);
@@ -237,33 +235,29 @@ static void check_same(const toy *t, const str *s, special_mode mode, int round)
     for (int64_t i = 0; i < got.n; i++)
         CHECK_MSG(got.at[i] == want.at[i], "round %d: id %lld is %d, the definition gives %d",
                   round, (long long)i, got.at[i], want.at[i]);
-    id_list_free(&want);
-    id_list_free(&got);
 }
 
 PLAIN_TEST(bpe_agrees_with_its_definition)
 {
     uint64_t rng = test_seed();
-    str s = {0};
+    AUTO(str_free) str s = {0};
     for (int round = 0; round < 400; round++) {
         int a = round % (int)(sizeof alphabets / sizeof *alphabets);
-        toy *t = random_vocab(&rng, a);
+        AUTO_PTR(toy_free) toy *t = random_vocab(&rng, a);
         for (int k = 0; k < 12; k++) {
             random_text(&rng, rng_below(&rng, 6) ? a : (a + 1) % 8, &s);
             check_same(t, &s, (special_mode)rng_below(&rng, 3), round);
         }
-        toy_free(t);
     }
-    str_free(&s);
 }
 
 TEST(bpe_heap_and_scan_agree_on_long_parts)
 {
     /* One character class that merges with itself: parts as long as the text. */
     uint64_t rng = test_seed();
-    str s = {0};
+    AUTO(str_free) str s = {0};
     for (int round = 0; round < 12; round++) {
-        toy *t = random_vocab(&rng, 0);
+        AUTO_PTR(toy_free) toy *t = random_vocab(&rng, 0);
         for (int n = 40; n < 60; n++) { /* around SMALL_SYMBOLS */
             str_cut(&s, 0);
             for (int i = 0; i < n; i++)
@@ -274,9 +268,7 @@ TEST(bpe_heap_and_scan_agree_on_long_parts)
         for (int i = 0; i < 300; i++)
             str_putc(&s, rng_below(&rng, 3) ? 'a' : 'b');
         check_same(t, &s, SPECIAL_NONE, round);
-        toy_free(t);
     }
-    str_free(&s);
 }
 
 /* ---- Against the tokenizers library ---- */
@@ -295,7 +287,7 @@ TEST(bpe_agrees_with_tokenizers_on_all_splits)
 
 static void expect(const vocab *v, const char *text, special_mode mode, const char *const *pieces)
 {
-    id_list l = {0};
+    AUTO(id_list_free) id_list l = {0};
     err e = {0};
     int64_t i = 0;
     CHECK_OK(vocab_encode(v, text, strlen(text), mode, &l, &e), e);
@@ -307,14 +299,13 @@ static void expect(const vocab *v, const char *text, special_mode mode, const ch
                   p ? p : "", pieces[i]);
     }
     CHECK_EQ(l.n, i);
-    id_list_free(&l);
 }
 #define EXPECT(v, text, mode, ...) expect(v, text, mode, (const char *const[]){__VA_ARGS__, NULL})
 
 TEST(bpe_takes_a_run_of_line_feeds_whole)
 {
     /* "\n\n\n" exists but no merge makes it: a word of LF is looked up before it is merged. */
-    toy *t = toy_new();
+    AUTO_PTR(toy_free) toy *t = toy_new();
     err e = {0};
     add_bytes(t);
     int32_t lf = toy_add(t, "\n", 1, TOKEN_NORMAL), a = toy_add(t, "a", 1, TOKEN_NORMAL);
@@ -326,7 +317,6 @@ TEST(bpe_takes_a_run_of_line_feeds_whole)
     EXPECT(t->v, "\n\n\n", SPECIAL_USER, "\n\n\n");
     EXPECT(t->v, "\n\n\n\n", SPECIAL_USER, "\n\n", "\n\n");
     EXPECT(t->v, "\n\n\n\n\n", SPECIAL_USER, "\n\n", "\n\n", "\n");
-    toy_free(t);
 }
 
 /* Leaves room for n_bytes more; not under sanitizers, which need terabytes of addresses. */
@@ -347,7 +337,7 @@ static void limit_memory(size_t n_bytes)
 TEST(special_pieces_inside_each_other_cost_no_memory_each)
 {
     enum { DEPTH = 31, N = 1 << 20 }; /* as the line feeds of Gemma 4 */
-    toy *t = toy_new();
+    AUTO_PTR(toy_free) toy *t = toy_new();
     err e = {0};
     char piece[DEPTH];
     memset(piece, '\n', sizeof piece);
@@ -357,20 +347,17 @@ TEST(special_pieces_inside_each_other_cost_no_memory_each)
     int32_t a = toy_add(t, "a", 1, TOKEN_NORMAL);
     toy_merge_pieces(t, a, a, TOKEN_NORMAL);
     CHECK_OK(toy_build(t, &e), e);
-    char *text = mem_alloc(N);
+    AUTO_MEM char *text = mem_alloc(N);
     memset(text, '\n', N);
     limit_memory(100 << 20); /* a hit for every piece at every byte would be 500 MB */
-    id_list l = {0};
+    AUTO(id_list_free) id_list l = {0};
     CHECK_OK(vocab_encode(t->v, text, N, SPECIAL_USER, &l, &e), e);
     CHECK_EQ(l.n, (N + DEPTH - 1) / DEPTH);
-    id_list_free(&l);
-    mem_free(text);
-    toy_free(t);
 }
 
 TEST(bpe_falls_back_to_bytes)
 {
-    toy *t = toy_gemma();
+    AUTO_PTR(toy_free) toy *t = toy_gemma();
     EXPECT(t->v, "\xC3\x84", SPECIAL_USER, "<0xC3>", "<0x84>");
     EXPECT(t->v, "\xFF", SPECIAL_USER, "<0xEF>", "<0xBF>", "<0xBD>"); /* U+FFFD */
     EXPECT(t->v, "\xE2\x96", SPECIAL_USER, "<0xEF>", "<0xBF>", "<0xBD>", "<0xEF>", "<0xBF>",
@@ -378,23 +365,21 @@ TEST(bpe_falls_back_to_bytes)
     EXPECT(t->v, "a\tb", SPECIAL_USER, "a", "<0x09>", "b");
     EXPECT(t->v, " the", SPECIAL_USER, "\xE2\x96\x81the");
     EXPECT(t->v, "<0x41>", SPECIAL_ALL, "<", "0", "x", "4", "1", ">");
-    toy_free(t);
 }
 
 TEST(special_pieces_by_mode)
 {
-    toy *t = toy_gemma();
+    AUTO_PTR(toy_free) toy *t = toy_gemma();
     EXPECT(t->v, "<|turn>the<|\"|>", SPECIAL_ALL, "<|turn>", "the", "<|\"|>");
     EXPECT(t->v, "<eos><|\"|>", SPECIAL_USER, "<", "e", "o", "s", ">", "<|\"|>");
     EXPECT(t->v, "<eos><|\"|>", SPECIAL_NONE, "<", "e", "o", "s", ">", "<", "|", "\"", "|", ">");
     EXPECT(t->v, "<<|turn>>", SPECIAL_ALL, "<", "<|turn>", ">");
-    toy_free(t);
 }
 
 TEST(special_pieces_longest_of_the_vocabulary_first)
 {
     /* In "abcd" the longer "bcd" is cut out first although "ab" begins further left. */
-    toy *t = toy_new();
+    AUTO_PTR(toy_free) toy *t = toy_new();
     err e = {0};
     add_bytes(t);
     for (const char *c = "abcd"; *c; c++)
@@ -409,17 +394,16 @@ TEST(special_pieces_longest_of_the_vocabulary_first)
     EXPECT(t->v, "abcdab", SPECIAL_USER, "a", "bcd", "ab");
     EXPECT(t->v, "aaab", SPECIAL_ALL, "aa", "ab");
     EXPECT(t->v, "aaaab", SPECIAL_ALL, "aa", "a", "ab");
-    toy_free(t);
 }
 
 TEST(spans_limit_where_specials_match)
 {
-    toy *t = toy_gemma();
+    AUTO_PTR(toy_free) toy *t = toy_gemma();
     const char *text = "<|turn>a<|turn>\n<turn|>";
     text_span span[] = {{0, 7}, {15, 8}};
     const marked_text marked = {text, strlen(text), SPECIAL_ALL, span, 2, BEFORE_NOTHING};
     const marked_text half = {"<|turn>", 7, SPECIAL_ALL, span, 1, BEFORE_NOTHING};
-    id_list l = {0};
+    AUTO(id_list_free) id_list l = {0};
     err e = {0};
     CHECK_OK(vocab_encode_spans(t->v, &marked, &l, &e), e);
     CHECK_EQ(l.at[0], vocab_find(t->v, "<|turn>", 7));
@@ -430,15 +414,13 @@ TEST(spans_limit_where_specials_match)
     span[0] = (text_span){0, 3};
     CHECK_OK(vocab_encode_spans(t->v, &half, &l, &e), e);
     CHECK_EQ(l.n, 7);
-    id_list_free(&l);
-    toy_free(t);
 }
 
 TEST(hostile_texts_take_linear_work)
 {
     enum { N = 1 << 20 };
     uint64_t rng = test_seed();
-    toy *t = toy_new();
+    AUTO_PTR(toy_free) toy *t = toy_new();
     err e = {0};
     add_bytes(t);
     /* a, aa, aaaa ... and b likewise, and both mixed: every place can join. */
@@ -456,7 +438,7 @@ TEST(hostile_texts_take_linear_work)
     toy_add(t, "<<", 2, TOKEN_USER_DEFINED);
     toy_add(t, "<<<", 3, TOKEN_USER_DEFINED);
     CHECK_OK(toy_build(t, &e), e);
-    char *text = mem_alloc(N);
+    AUTO_MEM char *text = mem_alloc(N);
     CHECK(text);
     for (int kind = 0; kind < 5; kind++) {
         for (int i = 0; i < N; i++)
@@ -466,7 +448,7 @@ TEST(hostile_texts_take_linear_work)
                       : kind == 3 ? '<'
                                   : '\n';
         encode_work w;
-        id_list l = {0};
+        AUTO(id_list_free) id_list l = {0};
         text_span all = {0, N};
         marked_text whole = {text, N, SPECIAL_ALL, &all, 1, BEFORE_NOTHING};
         CHECK_OK(encode_counted(t->v, &whole, &l, &w, &e), e);
@@ -475,8 +457,5 @@ TEST(hostile_texts_take_linear_work)
         /* Each of at most 2 N candidates moves at most log4(2 N) < 11 levels, twice. */
         CHECK_MSG(w.heap_moves <= 44 * (uint64_t)N, "text %d: %llu heap moves", kind,
                   (unsigned long long)w.heap_moves);
-        id_list_free(&l);
     }
-    mem_free(text);
-    toy_free(t);
 }

@@ -9,19 +9,19 @@
 #include "base/rng.h"
 #include "base/utf8.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 static vocab *recorded(const char *path)
 {
-    char *text;
+    AUTO_MEM char *text;
     size_t n;
     err e = {0};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *root;
     vocab *v;
     CHECK_OK(file_read_all(test_path(path), 4 << 20, &text, &n, &e), e);
     CHECK_OK(jtree_parse(text, n, path, 8, &mem, &root, &e), e);
     CHECK_OK(vocab_from_json(root, &v, &e), e);
-    arena_free(&mem);
-    mem_free(text);
     return v;
 }
 
@@ -49,7 +49,7 @@ static bool follows(const vocab *v, const grammar_run *r, int32_t id)
 /* Walks one random answer. Returns the tokens on the way that are not whole characters. */
 static int walk(const vocab *v, matcher *m, uint64_t *rng, uint64_t *had)
 {
-    grammar_run r;
+    AUTO(grammar_end) grammar_run r;
     err e = {0};
     int broken = 0;
     CHECK_OK(grammar_begin(&r, m, &e), e);
@@ -80,7 +80,6 @@ static int walk(const vocab *v, matcher *m, uint64_t *rng, uint64_t *had)
         CHECK_OK(grammar_accept(&r, next, &ok, &e), e);
         CHECK(ok);
     }
-    grammar_end(&r);
     return broken;
 }
 
@@ -96,7 +95,7 @@ TEST(grammar_masks_of_bytes_are_what_their_bytes_say)
                                  "\"string\",\"maxLength\":6},\"n\":{\"type\":\"integer\"}},"
                                  "\"required\":[\"\xE5\x90\x8D\"],\"additionalProperties\":false}";
     enum { N_GBNF = sizeof gbnf / sizeof *gbnf };
-    vocab *v = recorded("tests/data/vocab/qwen35.json");
+    AUTO_PTR(vocab_close) vocab *v = recorded("tests/data/vocab/qwen35.json");
     uint64_t rng = test_seed(), *had = mem_calloc(((size_t)vocab_n(v) + 63) / 64, 8);
     token_tree *t;
     err e = {0};
@@ -118,5 +117,4 @@ TEST(grammar_masks_of_bytes_are_what_their_bytes_say)
     CHECK_MSG(broken > 40, "%d tokens inside of characters", broken);
     token_tree_close(t);
     mem_free(had);
-    vocab_close(v);
 }

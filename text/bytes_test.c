@@ -10,6 +10,8 @@
 #include "base/rng.h"
 #include "base/utf8.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 TEST(bytes_agree_with_tokenizers)
 {
     const char *other = getenv("BPE_CASES"); /* of tools/bytes_fixtures.py --all */
@@ -105,7 +107,7 @@ static status build(const hand_made *h, vocab **v, err *e)
 static void expect(const vocab *v, const char *text, size_t n, special_mode mode,
                    const char *const *pieces)
 {
-    id_list l = {0};
+    AUTO(id_list_free) id_list l = {0};
     err e = {0};
     int64_t i = 0;
     CHECK_OK(vocab_encode(v, text, n, mode, &l, &e), e);
@@ -117,14 +119,13 @@ static void expect(const vocab *v, const char *text, size_t n, special_mode mode
                   (int)n_piece, p ? p : "", pieces[i]);
     }
     CHECK_EQ(l.n, i);
-    id_list_free(&l);
 }
 #define EXPECT(v, text, mode, ...)                                                                 \
     expect(v, text, sizeof text - 1, mode, (const char *const[]){__VA_ARGS__, NULL})
 
 TEST(bytes_qwen_pieces_by_the_entry)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     /* The file asks for a BOS, and no Qwen has one. */
     hand_made h = {&qwen_text, "qwen35", QWEN_PIECES, 1, 0, 0, true, 0};
@@ -144,12 +145,11 @@ TEST(bytes_qwen_pieces_by_the_entry)
            "\xC4\x8A");
     EXPECT(v, "</think> hel", SPECIAL_USER, "</think>", "\xC4\xA0", "hel");
     EXPECT(v, "<think>", SPECIAL_NONE, "<", "t", "h", "i", "n", "k", ">");
-    vocab_close(v);
 }
 
 TEST(bytes_laguna_ends_by_spelling)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     /* As older conversions are: one end alone, and its other one an ordinary piece. */
     hand_made h = {&laguna_text,
@@ -172,17 +172,16 @@ TEST(bytes_laguna_ends_by_spelling)
     h.add_bos = true; /* the file decides */
     CHECK_OK(build(&h, &v, &e), e);
     CHECK_EQ(vocab_bos(v), 0);
-    vocab_close(v);
 }
 
 TEST(bytes_survive_as_they_are)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     hand_made h = {&qwen_text, "qwen2", QWEN_PIECES, 0, 0, 0, false, 0};
     uint64_t rng = test_seed();
-    id_list ids = {0};
-    str back = {0};
+    AUTO(id_list_free) id_list ids = {0};
+    AUTO(str_free) str back = {0};
     CHECK_OK(build(&h, &v, &e), e);
     for (int round = 0; round < 200; round++) {
         char text[300];
@@ -201,9 +200,6 @@ TEST(bytes_survive_as_they_are)
         CHECK(back.n == n && !memcmp(str_text(&back), text, n));
     }
     EXPECT(v, "\xFFhello\xE4\xBD", SPECIAL_USER, "\xC3\xBF", "hello", "\xC3\xA4", "\xC2\xBD");
-    str_free(&back);
-    id_list_free(&ids);
-    vocab_close(v);
 }
 
 TEST(bytes_refused_by_name)
@@ -229,10 +225,10 @@ TEST(bytes_of_hostile_texts_take_linear_work)
     static const char *const unit[] = {"h", " ",     "\n",   "\xCC\x81", "1",
                                        "'", "hello", "\r\n", "\xFF"};
     static const char *const pre[] = {"qwen2", "qwen35", "laguna"};
-    char *text = mem_alloc(N);
+    AUTO_MEM char *text = mem_alloc(N);
     CHECK(text);
     for (int k = 0; k < 3; k++) {
-        vocab *v;
+        AUTO_PTR(vocab_close) vocab *v;
         err e = {0};
         hand_made h = {k == 2 ? &laguna_text : &qwen_text, pre[k], QWEN_PIECES, 0, 0, 0, false, 0};
         CHECK_OK(build(&h, &v, &e), e);
@@ -241,24 +237,21 @@ TEST(bytes_of_hostile_texts_take_linear_work)
             for (size_t i = 0; i < N; i++)
                 text[i] = unit[u][i % n_unit];
             encode_work w;
-            id_list l = {0};
+            AUTO(id_list_free) id_list l = {0};
             text_span all = {0, N};
             marked_text whole = {text, N, SPECIAL_ALL, &all, 1, BEFORE_NOTHING};
             CHECK_OK(encode_counted(v, &whole, &l, &w, &e), e);
             CHECK(w.pair_lookups <= 3 * (uint64_t)N && w.heap_moves <= 44 * (uint64_t)N);
-            id_list_free(&l);
         }
-        vocab_close(v);
     }
-    mem_free(text);
 }
 
 static status build_and_encode(void *arg, err *e)
 {
     static const hand_made h = {&qwen_text, "qwen35", QWEN_PIECES, 0, 0, 0, false, 0};
     char text[600];
-    vocab *v = NULL;
-    id_list ids = {0};
+    AUTO_PTR(vocab_close) vocab *v = NULL;
+    AUTO(id_list_free) id_list ids = {0};
     (void)arg;
     memset(text, 'h', sizeof text);
     memcpy(text + 100, "<think>", 7);
@@ -267,8 +260,6 @@ static status build_and_encode(void *arg, err *e)
         st = vocab_encode(v, text, sizeof text, SPECIAL_ALL, &ids, e);
     if (st)
         CHECK_EQ(ids.n, 0);
-    id_list_free(&ids);
-    vocab_close(v);
     return st;
 }
 

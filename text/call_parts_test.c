@@ -154,7 +154,7 @@ static bool begins(const str *s, const str *with)
 TEST(pieces_of_calls_are_the_arguments_whatever_the_mistake)
 {
     uint64_t rng = test_seed();
-    str text = {0};
+    AUTO(str_free) str text = {0};
     int n_told[N_LANGUAGES] = {0};
     const int rounds = SANITIZED ? 700 : test_brief() ? 2000 : 12000;
     for (int round = 0; round < rounds; round++) {
@@ -176,7 +176,6 @@ TEST(pieces_of_calls_are_the_arguments_whatever_the_mistake)
     }
     for (int k = 0; k < N_LANGUAGES; k++)
         CHECK(n_told[k] > rounds);
-    str_free(&text);
 }
 
 /* The token limit cuts a call at each byte behind its mark. Its text is nobody's answer; what stands

@@ -58,7 +58,7 @@ TEST(pictures_keep_their_numbers_and_their_places)
     };
     static const int32_t numbers[] = {4, 1, 2, 3};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        chat_prompt p;
+        AUTO(chat_prompt_free) chat_prompt p;
         err e = {0};
         CHECK_OK(render(row[i].f, messages, &p, &e), e);
         CHECK_MSG(!strncmp(p.text.at, row[i].text, strlen(row[i].text)), "%s", p.text.at);
@@ -66,7 +66,6 @@ TEST(pictures_keep_their_numbers_and_their_places)
         CHECK(!memcmp(p.image, numbers, sizeof numbers));
         CHECK_EQ(count(&p, row[i].mark, true), 4);
         CHECK_EQ(p.n_others, 0);
-        chat_prompt_free(&p);
     }
 }
 
@@ -81,7 +80,7 @@ TEST(text_of_users_is_no_placeholder)
         const char *mark;
     } row[] = {{GEMMA, "<|image|>"}, {QWEN, "<|image_pad|>"}};
     for (size_t i = 0; i < 2; i++) {
-        chat_prompt p;
+        AUTO(chat_prompt_free) chat_prompt p;
         err e = {0};
         CHECK_OK(render(row[i].f, messages, &p, &e), e);
         CHECK_EQ(p.n_images, 1);
@@ -89,7 +88,6 @@ TEST(text_of_users_is_no_placeholder)
         CHECK_EQ(count(&p, row[i].mark, false), 2);
         CHECK(strstr(p.text.at, "\xC3\xBF"
                                 "1\xC3\xBE"));
-        chat_prompt_free(&p);
     }
 }
 
@@ -137,9 +135,8 @@ static status render_pictures(void *arg, err *e)
         "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"},{\"type\":\"text\",\"text\":\"x\"},"
         "{\"type\":\"image\"},{\"type\":\"image\"},{\"type\":\"image\"},{\"type\":\"image\"},"
         "{\"type\":\"image\"},{\"type\":\"image\"},{\"type\":\"image\"},{\"type\":\"image\"}]}]";
-    chat_prompt p;
+    AUTO(chat_prompt_free) chat_prompt p;
     status st = render(arg, messages, &p, e);
-    chat_prompt_free(&p);
     return st;
 }
 

@@ -63,14 +63,13 @@ TEST(harmony_writes_what_its_template_cannot)
         {BEFORE "{\"role\":\"user\",\"content\":\"b\"}]", "Current date: 20", {.thinking = true}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        chat_prompt p = {0};
+        AUTO(chat_prompt_free) chat_prompt p = {0};
         err e = {0};
         CHECK_OK(chat_render(&harmony_format, cases[i].messages, strlen(cases[i].messages), NULL, 0,
                              &cases[i].opt, &p, &e),
                  e);
         CHECK_MSG(strstr(p.text.at, cases[i].want), "case %zu: %s", i, p.text.at);
         CHECK((strstr(p.text.at, "why") != NULL) == (strstr(cases[i].want, "why") != NULL));
-        chat_prompt_free(&p);
     }
 }
 
@@ -110,20 +109,18 @@ TEST(many_results_of_a_call_take_no_quadratic_time)
     static const chat_format *const formats[] = {&harmony_format,
                                                  &mistral_formats[MISTRAL_V3_TEKKEN]};
     enum { RESULTS = 60000 };
-    str all = {0};
+    AUTO(str_free) str all = {0};
     str_puts(&all, "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"tool_calls\":"
                    "[{\"function\":{\"name\":\"f\"}}]}");
     for (int i = 0; i < RESULTS; i++)
         str_printf(&all, ",{\"role\":\"tool\",\"content\":\"%060d\"}", i);
     str_putc(&all, ']');
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-        chat_prompt p;
+        AUTO(chat_prompt_free) chat_prompt p;
         err e = {0};
         clock_t begin = clock();
         CHECK_OK(chat_render(formats[i], all.at, all.n, NULL, 0, NULL, &p, &e), e);
         double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
         CHECK_MSG(seconds < 3, "%s: %.1f s", formats[i]->name, seconds);
-        chat_prompt_free(&p);
     }
-    str_free(&all);
 }

@@ -73,12 +73,11 @@ TEST(messages_with_half_the_marks_of_a_result_are_questions)
         for (char *c = m; (c = strchr(c, '\n'));)
             *c = ' ';
         carat_chat_options opt = {.thinking = true};
-        chat_prompt p;
+        AUTO(chat_prompt_free) chat_prompt p;
         err e = {0};
         CHECK_OK(chat_render(&qwen_formats[QWEN_3], m, (size_t)n, NULL, 0, &opt, &p, &e), e);
         CHECK_MSG(!strstr(str_text(&p.text), "deep") == !row[i].result, "%s: %s", row[i].text,
                   str_text(&p.text));
-        chat_prompt_free(&p);
     }
 }
 

@@ -109,7 +109,7 @@ TEST(compress_keeps_the_sentence_of_value)
 {
     static const char needle[] = "Now the number of the third locker is eighty and one.";
     uint64_t rng = test_seed();
-    rig r = {0};
+    AUTO(rig_free) rig r = {0};
     int64_t n_kept;
     put_filler(&r.text, 100, &rng);
     str_printf(&r.text, "%s ", needle);
@@ -117,12 +117,10 @@ TEST(compress_keeps_the_sentence_of_value)
     tokenize(&r);
     raise_value(&r, "number of the third locker", 1);
     r.in.keep = 0.1;
-    str s = kept_text(&r, &n_kept);
+    AUTO(str_free) str s = kept_text(&r, &n_kept);
     CHECK_MSG(strstr(s.at, needle), "%s", s.at);
     CHECK(strstr(s.at, "[...]"));
     CHECK((double)n_kept <= 0.1 * (double)r.in.n_tokens && n_kept > r.in.n_tokens / 20);
-    str_free(&s);
-    rig_free(&r);
 }
 
 /* A part that is no longer than the mark of a gap is kept where both of its neighbours are, and not
@@ -133,9 +131,9 @@ TEST(compress_leaves_no_gap_that_is_shorter_than_its_mark)
     uint64_t rng = test_seed();
     int n_closed = 0, n_open = 0;
     for (int trial = 0; trial < 60; trial++) {
-        rig r = {0};
+        AUTO(rig_free) rig r = {0};
         compress_units u = {0};
-        compress_result x;
+        AUTO(compress_result_free) compress_result x;
         err e = {0};
         for (int i = 0; i < 40; i++) { /* between blocks of code even a word stands alone */
             str_puts(&r.text, "```\n");
@@ -167,8 +165,6 @@ TEST(compress_leaves_no_gap_that_is_shorter_than_its_mark)
         }
         mem_free(kept);
         mem_free(u.at);
-        compress_result_free(&x);
-        rig_free(&r);
     }
     CHECK_MSG(n_closed > 20 && n_open > 20, "%d closed, %d open", n_closed, n_open);
 }
@@ -178,7 +174,7 @@ TEST(compress_units_end_with_sentences)
 {
     static const char *const inside[] = {"1.234", "a.tar", "3.14159", "x.y\xe2\x82\xac", "no.Not"};
     uint64_t rng = test_seed();
-    rig r = {0};
+    AUTO(rig_free) rig r = {0};
     compress_units u = {0};
     err e = {0};
     for (int i = 0; i < 300; i++) {
@@ -196,7 +192,6 @@ TEST(compress_units_end_with_sentences)
                       strstr(r.in.text + u.at[i].to - 8, "end.") < r.in.text + u.at[i].to,
                   "a unit ends with '%.20s'", r.in.text + u.at[i].to - 20);
     mem_free(u.at);
-    rig_free(&r);
 }
 
 /* Digits after a point end no sentence, quotation marks after it do not begin one. */
@@ -209,7 +204,7 @@ TEST(compress_cuts_sentences_at_their_ends_alone)
     static const char behind[] = "Nothing else came out in May.";
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
         uint64_t rng = test_seed();
-        rig r = {0};
+        AUTO(rig_free) rig r = {0};
         put_filler(&r.text, 100, &rng);
         str_printf(&r.text, "%s ", whole[i]);
         put_filler(&r.text, 50, &rng);
@@ -218,17 +213,15 @@ TEST(compress_cuts_sentences_at_their_ends_alone)
         tokenize(&r);
         raise_value(&r, i == 1 ? "to whom came out" : "of it came out", 1);
         r.in.keep = 0.05;
-        str s = kept_text(&r, NULL);
+        AUTO(str_free) str s = kept_text(&r, NULL);
         CHECK_MSG(strstr(s.at, i == 1 ? "to whom came out in May." : whole[i]), "%s", s.at);
-        str_free(&s);
-        rig_free(&r);
     }
 }
 
 TEST(compress_keeps_rare_words_of_the_question)
 {
     uint64_t rng = test_seed();
-    rig r = {0};
+    AUTO(rig_free) rig r = {0};
     put_filler(&r.text, 80, &rng);
     str_puts(&r.text, "The harbour of Bergen was closed that year. ");
     put_filler(&r.text, 80, &rng);
@@ -236,16 +229,14 @@ TEST(compress_keeps_rare_words_of_the_question)
     r.in.query = "Why was the garden in BERGEN closed before seven?";
     r.in.n_query_bytes = strlen(r.in.query);
     r.in.keep = 0.08;
-    str s = kept_text(&r, NULL);
+    AUTO(str_free) str s = kept_text(&r, NULL);
     CHECK_MSG(strstr(s.at, "The harbour of Bergen was closed that year."), "%s", s.at);
-    str_free(&s);
-    rig_free(&r);
 }
 
 TEST(compress_keeps_neighbours_that_the_question_has)
 {
     uint64_t rng = test_seed();
-    rig r = {0}, q;
+    AUTO(rig_free) rig r = {0}, q;
     put_filler(&r.text, 80, &rng);
     str_puts(&r.text, "it is on as at by we do so to. ");
     put_filler(&r.text, 80, &rng);
@@ -254,11 +245,8 @@ TEST(compress_keeps_neighbours_that_the_question_has)
     r.in.query_id = q.in.id;
     r.in.n_query = q.in.n_tokens;
     r.in.keep = 0.1;
-    str s = kept_text(&r, NULL);
+    AUTO(str_free) str s = kept_text(&r, NULL);
     CHECK_MSG(strstr(s.at, "it is on as at by we do so to."), "%s", s.at);
-    str_free(&s);
-    rig_free(&q);
-    rig_free(&r);
 }
 
 TEST(compress_never_cuts_code)
@@ -272,7 +260,7 @@ TEST(compress_never_cuts_code)
     };
     uint64_t rng = test_seed();
     for (int keep = 2; keep <= 9; keep++) {
-        rig r = {0};
+        AUTO(rig_free) rig r = {0};
         for (size_t i = 0; i < sizeof code / sizeof *code; i++) {
             put_filler(&r.text, 12, &rng);
             str_printf(&r.text, "\n%s", code[i]);
@@ -282,7 +270,7 @@ TEST(compress_never_cuts_code)
         for (int64_t i = 0; i < r.in.n_tokens; i++)
             r.value[i] = (float)rng_below(&rng, 1000) * 1e-3f;
         r.in.keep = keep * 0.1;
-        str s = kept_text(&r, NULL);
+        AUTO(str_free) str s = kept_text(&r, NULL);
         for (size_t i = 0; i < sizeof code / sizeof *code; i++) {
             const char *from = strpbrk(code[i], "`~"), *line = strchr(from, '\n');
             char open[32];
@@ -295,8 +283,6 @@ TEST(compress_never_cuts_code)
             CHECK_MSG(whole || i == 1 || i == 2 || !strstr(s.at, first),
                       "keep %.1f: %s is in parts: %s", keep * 0.1, code[i], s.at);
         }
-        str_free(&s);
-        rig_free(&r);
     }
 }
 
@@ -376,18 +362,17 @@ TEST(compress_of_hostile_texts)
     static const char *const pieces[] = {"a", "`", "~~~\n", "```\n", "\n",
                                          " ", ".", ". ",    "é",     "> "};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-        rig r = {0};
+        AUTO(rig_free) rig r = {0};
         for (int k = 0; k < (test_brief() ? 20000 : 100000); k++)
             str_puts(&r.text, pieces[i]);
         tokenize(&r);
         check_cut(&r.in);
-        rig_free(&r);
     }
 }
 
 TEST(compress_choose_refuses_nonsense)
 {
-    rig r;
+    AUTO(rig_free) rig r;
     compress_result x;
     err e = {0};
     rig_make(&r, "One. Two. Three.");
@@ -399,25 +384,22 @@ TEST(compress_choose_refuses_nonsense)
     r.in.n_tokens--;
     CHECK_STATUS(compress_choose(&r.in, &x, &e), E_ARG);
     CHECK(!x.span && !x.n);
-    rig_free(&r);
 }
 
 static status choose_of(void *arg, err *e)
 {
-    compress_result x;
+    AUTO(compress_result_free) compress_result x;
     status st = compress_choose(arg, &x, e);
-    compress_result_free(&x);
     return st;
 }
 
 TEST(compress_choose_without_memory)
 {
     uint64_t rng = test_seed();
-    rig r = {0};
+    AUTO(rig_free) rig r = {0};
     put_filler(&r.text, 60, &rng);
     tokenize(&r);
     test_every_allocation(choose_of, &r.in);
-    rig_free(&r);
 }
 
 TEST(compress_keep_falls_with_the_length)
@@ -464,7 +446,7 @@ TEST(compress_finds_texts_and_their_questions)
                 {3, -1, "answer 0", "ask 2"}, {4, 0, "part a", "ask 3"},
                 {4, 2, "part b", "ask 3"},    {7, -1, "answer 1", "ask 3"},
                 {8, -1, "ask 2", "ask 3"},    {10, -1, "ask 3", "ask 3"}};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     compress_texts t;
     err e = {0};
     carat_talk v = read_talk(messages, &mem), w = {.mem = &mem};
@@ -487,7 +469,6 @@ TEST(compress_finds_texts_and_their_questions)
     CHECK(!strcmp(v.turn[4].part[0].text.s, "part a"));
     CHECK(!strcmp(w.turn[4].part[2].text.s, "part b"));
     str_free(&now[3]);
-    arena_free(&mem);
 }
 
 TEST(compress_finds_nothing_where_nothing_may_go)
@@ -497,12 +478,11 @@ TEST(compress_finds_nothing_where_nothing_may_go)
         "[{\"role\":\"assistant\",\"content\":\"before any user\"}]",
         "[{\"role\":\"user\",\"content\":[[],{},1,{\"text\":3}]},{\"role\":\"user\"}]"};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         compress_texts t;
         err e = {0};
         carat_talk v = read_talk(none[i], &mem);
         CHECK_OK(compress_find(&v, 1, &mem, &t, &e), e);
         CHECK_MSG(!t.n, "%s", none[i]);
-        arena_free(&mem);
     }
 }

@@ -9,6 +9,8 @@
 #include "text/family.h"
 #include "text/grammar_int.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static const text_family toy_family;
@@ -45,7 +47,7 @@ static void render(chat_writer *w, const chat_format *f, const carat_talk *t,
 static bool read_call(const call_text *c, str *name, str *arguments, size_t *n_read)
 {
     *n_read = c->n;
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *v = NULL;
     str_cut(name, 0);
     str_cut(arguments, 0);
@@ -56,7 +58,6 @@ static bool read_call(const call_text *c, str *name, str *arguments, size_t *n_r
         str_put(name, called->s, called->n);
         str_printf(arguments, "{\"n\":%s}", jtree_get(a, "n") ? jtree_get(a, "n")->s : "0");
     }
-    arena_free(&mem);
     return ok;
 }
 
@@ -136,7 +137,7 @@ static vocab *toy_words(bool add_bos)
 
 TEST(a_second_family_has_its_own_words)
 {
-    vocab *v = toy_words(false);
+    AUTO_PTR(vocab_close) vocab *v = toy_words(false);
     int32_t n_never;
     CHECK_EQ(vocab_bos(v), -1);
     CHECK_EQ(vocab_eos(v), -1);
@@ -154,15 +155,14 @@ TEST(a_second_family_has_its_own_words)
     vocab_close(v);
     v = toy_words(true); /* the file's own wish */
     CHECK_EQ(vocab_bos(v), START);
-    vocab_close(v);
 }
 
 TEST(a_second_family_writes_its_own_prompts)
 {
     static const char messages[] = "[{\"role\":\"user\",\"content\":\"hh <think><bos>\"}]";
-    vocab *v = toy_words(false);
-    chat_prompt p;
-    id_list ids = {0};
+    AUTO_PTR(vocab_close) vocab *v = toy_words(false);
+    AUTO(chat_prompt_free) chat_prompt p;
+    AUTO(id_list_free) id_list ids = {0};
     err e = {0};
     CHECK(chat_format_of(&toy_family, "x <|im_start|> y", 16) == &toy_format);
     CHECK(!chat_format_of(&toy_family, "<|turn>", 7));
@@ -176,9 +176,6 @@ TEST(a_second_family_writes_its_own_prompts)
     for (int64_t i = 0; i < ids.n; i++)
         n_thinks += ids.at[i] == THINK;
     CHECK_EQ(n_thinks, 1); /* the template's, not the user's */
-    id_list_free(&ids);
-    chat_prompt_free(&p);
-    vocab_close(v);
 }
 
 static bool collect(void *user, const answer_event *ev)
@@ -196,7 +193,7 @@ TEST(a_second_family_has_its_answers_parsed)
                                "</tool_call>";
     for (size_t cut = 1; cut < sizeof text; cut++) {
         answer_parser *a;
-        str s = {0};
+        AUTO(str_free) str s = {0};
         err e = {0};
         CHECK_OK(answer_open(&a, &toy_format, true, collect, &s, &e), e);
         CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
@@ -207,7 +204,6 @@ TEST(a_second_family_has_its_answers_parsed)
         CHECK(strstr(s.at, "R(") && strstr(s.at, "T(f {\"n\":3})"));
         CHECK(!strstr(s.at, "</think>")); /* Gemma's marks are plain text here */
         CHECK(strstr(s.at, "<|turn>") || strstr(s.at, "C("));
-        str_free(&s);
     }
 }
 
@@ -220,7 +216,7 @@ TEST(a_second_family_has_its_calls_forced)
     static const char call[] = "{\"name\": \"f\", \"arguments\": {\"n\":3}}";
     const grammar_setting how = {.answer = &syntax, .thought = THOUGHT_INSIDE};
     const grammar_tools o = {.tools = tools, .n_tools = sizeof tools - 1, .calls = CALLS_MUST};
-    vocab *v = toy_words(false);
+    AUTO_PTR(vocab_close) vocab *v = toy_words(false);
     grammar *g;
     token_tree *t;
     matcher *m;
@@ -245,7 +241,6 @@ TEST(a_second_family_has_its_calls_forced)
     matcher_close(m);
     token_tree_close(t);
     grammar_close(g);
-    vocab_close(v);
 }
 
 /* So that files with random weights converse as the published ones do. */

@@ -8,6 +8,8 @@
 #include "tests/vocab_parts.h"
 #include "text/vocab_int.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 enum { N_WORDS = 60, N_TEXT = 40 };
 
 typedef struct pieces {
@@ -90,11 +92,11 @@ TEST(pieces_join_by_scores)
         pieces p;
         err e = {0};
         make_pieces(&p, &rng);
-        vocab *v = build(&p, &e);
+        AUTO_PTR(vocab_close) vocab *v = build(&p, &e);
         for (int k = 0; k < 20; k++) {
             char spelled[4 * N_TEXT] = "", text[4 * N_TEXT];
             int32_t want[N_TEXT];
-            id_list got = {0};
+            AUTO(id_list_free) id_list got = {0};
             for (int i = 0; i < N_TEXT; i++)
                 strcat(spelled, p.piece[rng_next(&rng) % 4]);
             size_t at = 0;
@@ -104,9 +106,7 @@ TEST(pieces_join_by_scores)
             CHECK_OK(vocab_encode(v, text, at, SPECIAL_NONE, &got, &e), e);
             CHECK_EQ(got.n, n);
             CHECK_MSG(!memcmp(got.at, want, (size_t)n * sizeof *want), "%s", spelled);
-            id_list_free(&got);
         }
-        vocab_close(v);
     }
 }
 

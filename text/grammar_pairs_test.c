@@ -10,6 +10,8 @@
 #include "text/mistral.h"
 #include "text/qwen.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static size_t one_byte(const char *s, size_t n)
@@ -75,7 +77,7 @@ static void open_grammar(grammar **g, const chat_format *f, const grammar_tools 
 /* Follows text, in which marks are spelled, as tokens. True: allowed, and complete. */
 static bool follows(matcher *m, const vocab *v, const char *text)
 {
-    grammar_run r = {0};
+    AUTO(grammar_end) grammar_run r = {0};
     bool ok = true;
     err e = {0};
     CHECK_OK(grammar_begin(&r, m, &e), e);
@@ -90,7 +92,6 @@ static bool follows(matcher *m, const vocab *v, const char *text)
         text += k < N_MARKS ? strlen(marks[k]) : 1;
     }
     ok = ok && grammar_may_end(&r);
-    grammar_end(&r);
     return ok;
 }
 
@@ -111,7 +112,7 @@ static void check_examples(const chat_format *f, const grammar_tools *o, grammar
     grammar *g;
     token_tree *t;
     matcher *m;
-    vocab *v = toy_marks();
+    AUTO_PTR(vocab_close) vocab *v = toy_marks();
     err e = {0};
     open_grammar(&g, f, o, thought);
     CHECK_OK(token_tree_open(&t, v, &e), e);
@@ -133,7 +134,6 @@ static void check_examples(const chat_format *f, const grammar_tools *o, grammar
     matcher_close(m);
     token_tree_close(t);
     grammar_close(g);
-    vocab_close(v);
 }
 
 static const grammar_tools must = {
@@ -253,7 +253,7 @@ TEST(json_may_follow_the_line_feeds_after_a_thought)
     grammar *g;
     token_tree *t;
     matcher *m;
-    vocab *v = toy_marks();
+    AUTO_PTR(vocab_close) vocab *v = toy_marks();
     err e = {0};
     CHECK_OK(grammar_from_schema(&g, NULL, 0, &how, &e), e);
     CHECK_OK(token_tree_open(&t, v, &e), e);
@@ -263,7 +263,6 @@ TEST(json_may_follow_the_line_feeds_after_a_thought)
     matcher_close(m);
     token_tree_close(t);
     grammar_close(g);
-    vocab_close(v);
 }
 
 static status make_grammar(void *arg, err *e)

@@ -119,11 +119,10 @@ static bool same_mask(const plain *p, const gx *x, grammar_run *r, const pieces 
         CHECK_MSG(!known || bit(bits, i) == want, "after '%s', token '%.*s' is %d, expected %d",
                   str_text(text), (int)v->tok[i].n, v->tok[i].s, bit(bits, i), want);
         count += bit(bits, i);
-        grammar_run copy;
+        AUTO(grammar_end) grammar_run copy;
         grammar_clone(&copy, r);
         CHECK_OK(grammar_accept(&copy, i, &ok, &e), e);
         CHECK_EQ(ok, bit(bits, i));
-        grammar_end(&copy);
     }
     if (known)
         CHECK_EQ(count, n_allowed);
@@ -136,7 +135,7 @@ static int random_text(const plain *p, const gx *x, matcher *m, const pieces *v,
 {
     grammar_run r;
     err e = {0};
-    str text = {0};
+    AUTO(str_free) str text = {0};
     int compared = 0;
     CHECK_OK(grammar_begin(&r, m, &e), e);
     while (text.n < 12 && same_mask(p, x, &r, v, &text)) {
@@ -156,7 +155,6 @@ static int random_text(const plain *p, const gx *x, matcher *m, const pieces *v,
         str_put(&text, v->tok[i].s, v->tok[i].n);
     }
     grammar_end(&r);
-    str_free(&text);
     return compared;
 }
 
@@ -166,7 +164,7 @@ PLAIN_TEST(grammar_masks_are_those_of_the_plain_matcher)
     int n_built = 0, n_masks = 0, n_refused = 0;
     for (int round = 0; round < 300; round++) {
         err e = {0};
-        gx_builder b;
+        AUTO(gx_free) gx_builder b;
         gx_begin(&b, NULL, &e);
         grammar *g = NULL;
         gx *body[3];
@@ -177,7 +175,7 @@ PLAIN_TEST(grammar_masks_are_those_of_the_plain_matcher)
         for (int i = 0; i < 3; i++)
             b.rule[i].body = body[i];
         gx *start = random_gx(&b, &rng, 3);
-        plain p;
+        AUTO(plain_close) plain p;
         CHECK(plain_open(&p, &b)); /* before the build adds rules of its own */
         status st = grammar_build(&g, &b, start);
         if (st) {
@@ -199,8 +197,6 @@ PLAIN_TEST(grammar_masks_are_those_of_the_plain_matcher)
             token_tree_close(t);
             grammar_close(g);
         }
-        plain_close(&p);
-        gx_free(&b);
     }
     printf("%d grammars, %d refused, %d masks\n", n_built, n_refused, n_masks);
     CHECK(n_built > 150 && n_masks > 600);
@@ -212,7 +208,7 @@ PLAIN_TEST(grammar_masks_are_those_of_the_plain_matcher)
 static token_tree *words_tree(uint64_t *rng, char (*word)[40], int32_t n)
 {
     static const char sign[] = "-_.@ \"\\<,09Az";
-    tree_token *tok = mem_calloc((size_t)n, sizeof *tok);
+    AUTO_MEM tree_token *tok = mem_calloc((size_t)n, sizeof *tok);
     token_tree *t;
     err e = {0};
     CHECK(tok);
@@ -225,7 +221,6 @@ static token_tree *words_tree(uint64_t *rng, char (*word)[40], int32_t n)
         tok[i] = (tree_token){word[i], i < 128 ? 1 : len, false};
     }
     CHECK_OK(token_tree_build(&t, tok, n, &e), e);
-    mem_free(tok);
     return t;
 }
 
@@ -315,13 +310,12 @@ static void close_all(follower *f)
 
 static bool is_text(follower *f, const char *s, size_t n)
 {
-    grammar_run r;
+    AUTO(grammar_end) grammar_run r;
     err e = {0};
     bool ok, whole;
     CHECK_OK(grammar_begin(&r, f->m, &e), e);
     CHECK_OK(grammar_accept_bytes(&r, s, n, &ok, &e), e);
     whole = ok && grammar_may_end(&r);
-    grammar_end(&r);
     return whole;
 }
 
@@ -426,7 +420,7 @@ TEST(grammar_refuses_what_it_cannot_follow)
                   carat_status_name(st), e.text);
     }
     /* Deep and wide texts: refused or built, in bounded time. */
-    str s = {0};
+    AUTO(str_free) str s = {0};
     grammar *g;
     err e = {0};
     str_puts(&s, "root ::= ");
@@ -454,7 +448,6 @@ TEST(grammar_refuses_what_it_cannot_follow)
     err_clear(&e);
     CHECK_OK(grammar_from_gbnf(&g, s.at, s.n, NULL, &e), e);
     grammar_close(g);
-    str_free(&s);
 }
 
 /* A recursive rule that matches the empty text, by way of another one, hides nothing: what stands
@@ -595,7 +588,7 @@ TEST(grammar_ambiguity_has_a_limit)
 
 TEST(grammar_markers_are_tokens_and_never_spelled)
 {
-    toy *words = toy_gemma();
+    AUTO_PTR(toy_free) toy *words = toy_gemma();
     err e = {0};
     token_tree *t;
     grammar *g;
@@ -640,7 +633,6 @@ TEST(grammar_markers_are_tokens_and_never_spelled)
     CHECK(strstr(e.text, "<|nothing>"));
     grammar_close(g);
     token_tree_close(t);
-    toy_free(words);
 }
 
 static status follow_once(void *arg, err *e)
@@ -669,7 +661,6 @@ static status follow_once(void *arg, err *e)
 
 TEST(grammar_every_allocation_may_fail)
 {
-    toy *words = toy_gemma();
+    AUTO_PTR(toy_free) toy *words = toy_gemma();
     test_every_allocation(follow_once, words);
-    toy_free(words);
 }

@@ -49,13 +49,12 @@ static void close_all(follower *f)
 
 static bool is_text(follower *f, const char *s)
 {
-    grammar_run r;
+    AUTO(grammar_end) grammar_run r;
     err e = {0};
     bool ok, whole;
     CHECK_OK(grammar_begin(&r, f->m, &e), e);
     CHECK_OK(grammar_accept_bytes(&r, s, strlen(s), &ok, &e), e);
     whole = ok && grammar_may_end(&r);
-    grammar_end(&r);
     return whole;
 }
 
@@ -322,7 +321,7 @@ TEST(schema_refuses_by_name)
 /* Any text of the grammar: tokens drawn among those allowed, ends and closers more often. */
 static bool random_text(follower *f, str *out, int32_t max, uint64_t *rng)
 {
-    grammar_run r;
+    AUTO(grammar_end) grammar_run r;
     err e = {0};
     bool ok;
     CHECK_OK(grammar_begin(&r, f->m, &e), e);
@@ -347,7 +346,6 @@ static bool random_text(follower *f, str *out, int32_t max, uint64_t *rng)
             break;
     }
     bool whole = grammar_may_end(&r);
-    grammar_end(&r);
     return whole;
 }
 
@@ -472,14 +470,13 @@ TEST(schema_texts_are_valid)
         open_schema(&f, samples[i]);
         CHECK_OK(jtree_parse(samples[i], strlen(samples[i]), "s", 64, &mem, &s, &e), e);
         for (int k = 0; k < 600; k++) {
-            str text = {0};
+            AUTO(str_free) str text = {0};
             if (random_text(&f, &text, 3000, &rng)) {
                 n_whole++;
                 status st = jtree_parse(str_text(&text), text.n, "a text", 300, &mem, &v, &e);
                 CHECK_MSG(!st, "%s: %s: %s", samples[i], str_text(&text), e.text);
                 CHECK_MSG(valid(s, s, v), "%s: %s", samples[i], str_text(&text));
             }
-            str_free(&text);
         }
         CHECK_MSG(n_whole > 300, "%s: %d whole", samples[i], n_whole);
         arena_free(&mem);
@@ -517,17 +514,15 @@ static void open_tools(follower *f, const grammar_tools *o, const vocab *v)
 /* Follows text, in which markers are spelled, as tokens. */
 static bool follows(follower *f, const vocab *v, const char *text)
 {
-    id_list ids = {0};
+    AUTO(id_list_free) id_list ids = {0};
     err e = {0};
-    grammar_run r;
+    AUTO(grammar_end) grammar_run r;
     bool ok = true;
     CHECK_OK(vocab_encode(v, text, strlen(text), SPECIAL_ALL, &ids, &e), e);
     CHECK_OK(grammar_begin(&r, f->m, &e), e);
     for (int64_t i = 0; i < ids.n && ok; i++)
         CHECK_OK(grammar_accept(&r, ids.at[i], &ok, &e), e);
     ok = ok && grammar_may_end(&r);
-    grammar_end(&r);
-    id_list_free(&ids);
     return ok;
 }
 
@@ -536,7 +531,7 @@ static bool follows(follower *f, const vocab *v, const char *text)
 
 TEST(tool_grammar_says_how_calls_look)
 {
-    toy *words = toy_gemma();
+    AUTO_PTR(toy_free) toy *words = toy_gemma();
     err e = {0};
     follower f;
     grammar_tools o = {.tools = tools, .n_tools = sizeof tools - 1, .calls = CALLS_MAY};
@@ -592,13 +587,12 @@ TEST(tool_grammar_says_how_calls_look)
     o.only = "nobody";
     CHECK_STATUS(grammar_from_tools(&f.g, &o, gemma_setting(), &e), E_FORMAT);
     CHECK(strstr(e.text, "tool_choice names nobody"));
-    toy_free(words);
 }
 
 /* Random calls are read without repair, and their arguments are valid. */
 TEST(tool_grammar_calls_are_read_strictly)
 {
-    toy *words = toy_gemma();
+    AUTO_PTR(toy_free) toy *words = toy_gemma();
     err e = {0};
     follower f;
     uint64_t rng = test_seed();
@@ -608,8 +602,8 @@ TEST(tool_grammar_calls_are_read_strictly)
     int32_t quote = vocab_find(words->v, Q, 5);
     open_tools(&f, &o, words->v);
     for (int k = 0; k < 500; k++) {
-        grammar_run r;
-        str text = {0}, name = {0}, arguments = {0};
+        AUTO(grammar_end) grammar_run r;
+        AUTO(str_free) str text = {0}, name = {0}, arguments = {0};
         bool ok;
         CHECK_OK(grammar_begin(&r, f.m, &e), e);
         while (!grammar_may_end(&r) && text.n < 4000) {
@@ -631,7 +625,7 @@ TEST(tool_grammar_calls_are_read_strictly)
         if (grammar_may_end(&r)) {
             size_t open = strlen("<|tool_call>"), shut = strlen("<tool_call|>");
             const jtree *v;
-            arena mem = {0};
+            AUTO(arena_free) arena mem = {0};
             size_t n_bytes;
             const call_text call = {.s = text.at + open, .n = text.n - open - shut};
             CHECK(gemma_read_call(&call, &name, &arguments, &n_bytes));
@@ -639,16 +633,10 @@ TEST(tool_grammar_calls_are_read_strictly)
             if (!strcmp(name.at, "get_weather"))
                 CHECK(jtree_is(jtree_get(v, "city"), JTREE_STRING));
             n_read++;
-            arena_free(&mem);
         }
-        str_free(&text);
-        str_free(&name);
-        str_free(&arguments);
-        grammar_end(&r);
     }
     CHECK_MSG(n_read > 250, "%d", n_read);
     close_all(&f);
-    toy_free(words);
 }
 
 static status compile_all(void *arg, err *e)
@@ -683,7 +671,7 @@ static bool cancel_at(void *user)
 /* 244 KB with 12,000 branches of 2,000 values each: compiling all of it takes 20 seconds. */
 TEST(schema_compilation_has_a_budget_and_can_be_cancelled)
 {
-    str s = {0};
+    AUTO(str_free) str s = {0};
     char word[40];
     grammar *g;
     err e = {0};
@@ -705,5 +693,4 @@ TEST(schema_compilation_has_a_budget_and_can_be_cancelled)
     e = (err){0};
     CHECK_STATUS(grammar_from_schema(&g, s.at, s.n, &setting, &e), E_CANCELLED);
     CHECK_EQ(asked, 0); /* and never again */
-    str_free(&s);
 }

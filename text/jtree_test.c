@@ -14,7 +14,7 @@ static status parse(const char *text, arena *mem, const jtree **v, err *e)
 
 TEST(json_values)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *v;
     err e;
     CHECK_OK(parse(" {\"a\":[1,-2.5e3,true,null,\"x\\u00e9\\ud83d\\ude0a\\n\\u0000y\"],\"b\":{}} ",
@@ -31,7 +31,6 @@ TEST(json_values)
     CHECK_EQ(it->n, 10);
     CHECK(!memcmp(it->s, "x\xC3\xA9\xF0\x9F\x98\x8A\n\0y", 10));
     CHECK(jtree_is(jtree_get(v, "b"), JTREE_OBJECT) && !jtree_get(v, "c"));
-    arena_free(&mem);
 }
 
 TEST(json_that_is_refused)
@@ -61,7 +60,7 @@ TEST(json_that_is_refused)
                                       "\"\\u12g4\"",
                                       "+1",
                                       ".5"};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *v;
     err e;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -70,15 +69,14 @@ TEST(json_that_is_refused)
     }
     CHECK_STATUS(parse("[[[[[[[[1]]]]]]]]", &mem, &v, &e), OK);
     CHECK_STATUS(parse("[[[[[[[[[1]]]]]]]]]", &mem, &v, &e), E_LIMIT);
-    arena_free(&mem);
 }
 
 TEST(json_keys_repeat_and_sort_as_in_python)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *v;
     err e;
-    str s = {0};
+    AUTO(str_free) str s = {0};
     CHECK_OK(
         parse("{\"b\":1,\"B\":2,\"a\":3,\"b\":[4],\"\xC3\x84\":5,\"\xC3\xA4\":6,\"Z\":7,\"_\":8,"
               "\"\xD0\xAF\":9,\"\xE1\xBB\xAEu\":10,\"\xE1\xBB\xAF"
@@ -93,8 +91,6 @@ TEST(json_keys_repeat_and_sort_as_in_python)
         str_puts(&s, m[i]->key);
     CHECK_STR(s.at, "_abBZ\xC3\x84\xC3\xA4\xD0\xAF\xE1\xBB\xAF"
                     "a\xE1\xBB\xAEu");
-    str_free(&s);
-    arena_free(&mem);
 }
 
 TEST(numbers_print_as_python_prints_them)
@@ -118,32 +114,28 @@ TEST(numbers_print_as_python_prints_them)
         {"9007199254740993.0", "9007199254740992.0"},
         {"12.50", "12.5"},
         {"1E2", "100.0"}};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *v;
     err e;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        str s = {0};
+        AUTO(str_free) str s = {0};
         CHECK_OK(parse(pairs[i][0], &mem, &v, &e), e);
         CHECK(jtree_put_python_number(&s, v));
         CHECK_STR(s.at, pairs[i][1]);
-        str_free(&s);
     }
     CHECK_OK(parse("1e999", &mem, &v, &e), e);
-    str s = {0};
+    AUTO(str_free) str s = {0};
     CHECK(!jtree_put_python_number(&s, v));
-    str_free(&s);
-    arena_free(&mem);
 }
 
 static status parse_some(void *arg, err *e)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *v;
     (void)arg;
     static const char text[] = "{\"a long key to grow a buffer with, and more of it than fits at "
                                "first\":[1,2],\"b\":\"x\",\"b\":null}";
     status st = jtree_parse(text, sizeof text - 1, "text", 8, &mem, &v, e);
-    arena_free(&mem);
     return st;
 }
 

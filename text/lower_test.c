@@ -39,7 +39,7 @@ static size_t read_numbers(const char **at, char stop, uint32_t *out, size_t cap
 
 static void check_string(const uint32_t *s, size_t n_s, const uint32_t *want, size_t n)
 {
-    str text = {0};
+    AUTO(str_free) str text = {0};
     uint32_t have[32];
     for (size_t i = 0; i < n_s; i++) {
         char c[4];
@@ -47,7 +47,6 @@ static void check_string(const uint32_t *s, size_t n_s, const uint32_t *want, si
     }
     CHECK_EQ(lower_of(text.at, text.n, have, 32), n);
     CHECK_MSG(!memcmp(have, want, n * sizeof *have), "a string that begins with U+%04X", s[0]);
-    str_free(&text);
 }
 
 static void check_class(const char *name, uint32_t first, uint32_t last)
@@ -57,7 +56,7 @@ static void check_class(const char *name, uint32_t first, uint32_t last)
     for (uint32_t c = first; c <= last; c++) {
         const uint32_t alone[] = {c, 0x3A3}, behind[] = {'a', c, 0x3A3};
         for (int with_a = 0; with_a < 2; with_a++) {
-            str text = {0};
+            AUTO(str_free) str text = {0};
             uint32_t out[8];
             const uint32_t *s = with_a ? behind : alone;
             for (int i = 0; i < 2 + with_a; i++) {
@@ -67,14 +66,13 @@ static void check_class(const char *name, uint32_t first, uint32_t last)
             size_t n = lower_of(text.at, text.n, out, 8);
             CHECK_MSG(out[n - 1] == (cased || with_a ? 0x3C2 : 0x3C3), "U+%04X is not %.6s", c,
                       name);
-            str_free(&text);
         }
     }
 }
 
 TEST(lower_case_is_pythons_for_every_character)
 {
-    char *text;
+    AUTO_MEM char *text;
     size_t n;
     err e = {0};
     uint32_t *want = mem_calloc(N_CODE_POINTS, 2 * sizeof *want);
@@ -118,5 +116,4 @@ TEST(lower_case_is_pythons_for_every_character)
                   "the lower case of U+%04X is U+%04X", c, out[0]);
     }
     mem_free(want);
-    mem_free(text);
 }

@@ -7,6 +7,8 @@
 #include "tests/vocab_json.h"
 #include "tests/vocab_parts.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 #define GAP_MARK "\xE2\x96\x81"
 
 TEST(pieces_with_scores_agree_with_sentencepiece)
@@ -63,8 +65,8 @@ TEST(a_space_stands_before_texts_and_behind_special_pieces)
     err e = {0};
     for (int merges = 0; merges < 2; merges++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            vocab *v = make(cases[i].no_space, merges, &e);
-            id_list ids = {0};
+            AUTO_PTR(vocab_close) vocab *v = make(cases[i].no_space, merges, &e);
+            AUTO(id_list_free) id_list ids = {0};
             size_t n = strlen(cases[i].text);
             const text_span all = {0, n};
             const marked_text t = {cases[i].text, n, SPECIAL_ALL, &all, 1, cases[i].before};
@@ -77,8 +79,6 @@ TEST(a_space_stands_before_texts_and_behind_special_pieces)
                       cases[i].text);
             CHECK_EQ(vocab_bos(v), BOS); /* though the file does not ask for it */
             CHECK(vocab_is_eog(v, EOS));
-            id_list_free(&ids);
-            vocab_close(v);
         }
 }
 

@@ -68,7 +68,7 @@ static void read_answer(const chat_format *f, const char *text, bool thinking, s
 
 static void expect(const chat_format *f, bool thinking, const char *text, const char *want)
 {
-    str got = {0};
+    AUTO(str_free) str got = {0};
     for (size_t piece = 0; piece < 8; piece++) {
         read_answer(f, text, thinking, piece, 0, &got);
         CHECK_MSG(!strcmp(got.at, want), "\"%s\" in pieces of %zu\n  gives    %s\n  expected %s",
@@ -79,7 +79,6 @@ static void expect(const chat_format *f, bool thinking, const char *text, const 
         CHECK_MSG(!strcmp(got.at, want), "\"%s\" cut at %zu\n  gives    %s\n  expected %s", text,
                   cut, got.at, want);
     }
-    str_free(&got);
 }
 
 #define QWEN3 &qwen_formats[QWEN_3]
@@ -501,7 +500,7 @@ TEST(arguments_of_calls_come_in_parts)
          "<tool_call>\n<function=f>\n<parameter=s>\ny\n</parameter>\n</function>\n</tool_call>",
          "{\"s\": \"x\"}.f{\"s\": \"y\"}.f", 4},
     };
-    str got = {0};
+    AUTO(str_free) str got = {0};
     for (size_t i = 0; i < sizeof x / sizeof *x; i++)
         for (size_t piece = 1; piece < 20; piece++) {
             int n = parts_of(x[i].f, x[i].text, piece, &got);
@@ -519,7 +518,6 @@ TEST(arguments_of_calls_come_in_parts)
     /* A call that the end cuts: the parts stand for it. */
     parts_of(QWEN36, "<tool_call>\n<function=f>\n<parameter=s>\nsome text", 1, &got);
     CHECK_STR(got.at, "{\"s\": \"some text");
-    str_free(&got);
 }
 
 static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA, V3, V11, V13, HARMONY, LLAMA};
@@ -580,7 +578,7 @@ PLAIN_TEST(answers_are_the_same_however_they_are_cut)
                                          "<|message|>{}")};
     enum { N = sizeof parts / sizeof *parts };
     uint64_t rng = test_seed();
-    str text = {0}, want = {0}, got = {0};
+    AUTO(str_free) str text = {0}, want = {0}, got = {0};
     for (int round = 0; round < 3000; round++) {
         const chat_format *f = formats[round % N_FORMATS];
         str_cut(&text, 0);
@@ -595,9 +593,6 @@ PLAIN_TEST(answers_are_the_same_however_they_are_cut)
                       text.at, piece, got.at, want.at);
         }
     }
-    str_free(&text);
-    str_free(&want);
-    str_free(&got);
 }
 
 static bool count_bytes(void *user, const answer_event *ev)

@@ -76,7 +76,7 @@ static void parse(const char *text, size_t n, bool thinking, int piece, uint64_t
 
 static void expect_from(const char *text, bool thinking, const char *want)
 {
-    str got = {0}, other = {0};
+    AUTO(str_free) str got = {0}, other = {0};
     size_t n = strlen(text);
     parse(text, n, thinking, 0, NULL, &got);
     CHECK_MSG(!strcmp(str_text(&got), want), "\"%s\"\n  gives    %s\n  expected %s", text,
@@ -101,8 +101,6 @@ static void expect_from(const char *text, bool thinking, const char *want)
         CHECK_STR(str_text(&r.text), want);
         str_free(&r.text);
     }
-    str_free(&got);
-    str_free(&other);
 }
 
 static void expect(const char *text, const char *want)
@@ -238,11 +236,10 @@ TEST(marks_of_calls_in_prose_are_text)
         expect_from(prose[i], true, want.at);
         str_cut(&want, 0);
         str_printf(&want, "R(%s)C(ok)", prose[i]);
-        char *with_end = mem_alloc(strlen(prose[i]) + 20);
+        AUTO_MEM char *with_end = mem_alloc(strlen(prose[i]) + 20);
         CHECK(with_end);
         snprintf(with_end, strlen(prose[i]) + 20, "%s<channel|>ok", prose[i]);
         expect_from(with_end, true, want.at);
-        mem_free(with_end);
     }
     str_free(&want);
     expect("No. <|tool_call> is the mark.\n<|tool_call>call:f{}<tool_call|>",
@@ -292,13 +289,12 @@ TEST(stop_strings_end_content_alone)
         {"<|tool_call> Paris <|tool_call>call:f{}<tool_call|>", "C(<|tool_call> )", true},
         {"Paris", "", true},
     };
-    str got = {0};
+    AUTO(str_free) str got = {0};
     for (size_t i = 0; i < sizeof x / sizeof *x; i++)
         for (size_t piece = 1; piece < 40; piece++) {
             CHECK_EQ(stop_note(x[i].text, "Paris", piece, &got), x[i].met);
             CHECK_STR(str_text(&got), x[i].want);
         }
-    str_free(&got);
 }
 
 PLAIN_TEST(answers_are_the_same_however_they_are_cut)
@@ -335,7 +331,7 @@ PLAIN_TEST(answers_are_the_same_however_they_are_cut)
                                         "null"};
     enum { N = sizeof parts / sizeof *parts };
     uint64_t rng = test_seed();
-    str text = {0}, want = {0}, got = {0};
+    AUTO(str_free) str text = {0}, want = {0}, got = {0};
     for (int round = 0; round < 4000; round++) {
         str_cut(&text, 0);
         str_puts(&text, "");
@@ -353,15 +349,12 @@ PLAIN_TEST(answers_are_the_same_however_they_are_cut)
                       text.at, piece, str_text(&got), str_text(&want));
         }
     }
-    str_free(&text);
-    str_free(&want);
-    str_free(&got);
 }
 
 TEST(long_white_space_is_the_same_however_it_is_cut)
 {
     uint64_t rng = test_seed();
-    str text = {0}, want = {0}, got = {0};
+    AUTO(str_free) str text = {0}, want = {0}, got = {0};
     for (size_t n = 4090; n < 4104; n++) {
         str_cut(&text, 0);
         str_puts(&text, "a");
@@ -375,9 +368,6 @@ TEST(long_white_space_is_the_same_however_it_is_cut)
         CHECK_STR(str_text(&got), str_text(&want));
         CHECK_EQ(want.n > 4000, n > 4096);
     }
-    str_free(&text);
-    str_free(&want);
-    str_free(&got);
 }
 
 static bool count_bytes(void *user, const answer_event *ev)
@@ -414,7 +404,7 @@ PLAIN_TEST(hostile_answers_are_bounded)
                                         "{[",
                                         "<|tool_call><|\"|><tool_call|><|\"|><|\"|>"};
     enum { N = 9 << 20 };
-    char *text = mem_alloc(N);
+    AUTO_MEM char *text = mem_alloc(N);
     CHECK(text);
     for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
         size_t len = strlen(units[u]);
@@ -427,7 +417,6 @@ PLAIN_TEST(hostile_answers_are_bounded)
         CHECK_EQ(calls_small, calls_large);
         CHECK(calls_large <= ANSWER_MAX_CALLS);
     }
-    mem_free(text);
 }
 
 static status parse_some(void *arg, err *e)

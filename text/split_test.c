@@ -42,7 +42,7 @@ TEST(split_classes_are_those_of_the_reference)
 {
     static const char *const name[] = {"other", "letter", "mark", "number",
                                        "space", "upper",  "lower"};
-    uint8_t *want = mem_calloc(LAST + 1, 1);
+    AUTO_MEM uint8_t *want = mem_calloc(LAST + 1, 1);
     FILE *f = fopen(test_path("tests/data/unicode/classes.txt"), "re");
     char line[200], class[16];
     uint32_t first, last, rows = 0;
@@ -66,7 +66,6 @@ TEST(split_classes_are_those_of_the_reference)
         CHECK_MSG(class_seen(c) == want[c], "U+%04X is %s, expected %s", c, name[class_seen(c)],
                   name[want[c]]);
     }
-    mem_free(want);
 }
 
 typedef size_t (*splitter)(const char *s, size_t n);

@@ -21,7 +21,7 @@ static bool collect(void *user, const char *text, size_t n)
 static int32_t feed(const char *const *stop, int n_stops, const char *text, size_t n, size_t piece,
                     uint64_t *rng, str *out)
 {
-    stream s;
+    AUTO(stream_free) stream s;
     err e = {0};
     bool going = true;
     str_cut(out, 0);
@@ -36,7 +36,6 @@ static int32_t feed(const char *const *stop, int n_stops, const char *text, size
     CHECK_EQ(going, s.met < 0);
     stream_end(&s);
     int32_t met = s.met;
-    stream_free(&s);
     stream_free(&s);
     return met;
 }
@@ -73,7 +72,7 @@ TEST(stream_gives_the_same_text_however_it_is_cut)
                                         "\xA9",     "\xE2", "\x96", "\x81", "\xF0\x9F", "\x98\x8A",
                                         "\xED\xA0", "\xFF", "ab",   "aab"};
     uint64_t rng = test_seed();
-    str text = {0}, want = {0}, got = {0};
+    AUTO(str_free) str text = {0}, want = {0}, got = {0};
     for (int round = 0; round < 3000; round++) {
         const char *stop[6];
         int n_stops = (int)rng_below(&rng, 4);
@@ -89,16 +88,13 @@ TEST(stream_gives_the_same_text_however_it_is_cut)
             CHECK_STR(str_text(&got), str_text(&want));
         }
     }
-    str_free(&text);
-    str_free(&want);
-    str_free(&got);
 }
 
 TEST(stream_holds_back_no_more_than_it_must)
 {
     static const char *const stop[] = {"<end>"};
     stream s;
-    str out = {0};
+    AUTO(str_free) str out = {0};
     err e = {0};
     CHECK_OK(stream_init(&s, stop, 1, collect, &out, &e), e);
     CHECK(stream_put(&s, "ab<e", 4));
@@ -113,37 +109,32 @@ TEST(stream_holds_back_no_more_than_it_must)
     CHECK(!stream_end(&s));
     CHECK_STR(str_text(&out), "ab<ex\xE2\x96\x81");
     stream_free(&s);
-    str_free(&out);
 }
 
 TEST(stream_passes_long_texts_through_a_small_buffer)
 {
     static const char *const stop[] = {"aaaaaaaaaaaaaaab"};
-    str text = {0}, out = {0};
+    AUTO(str_free) str text = {0}, out = {0};
     for (int i = 0; i < 5000; i++)
         str_puts(&text, i % 7 ? "aaaa\xE2\x82\xAC" : "aaaaaaaaaaaaaaaaaaaa");
     CHECK_EQ(feed(stop, 1, text.at, text.n, text.n, NULL, &out), -1);
     CHECK_STR(str_text(&out), str_text(&text));
-    str_free(&text);
-    str_free(&out);
 }
 
 TEST(stream_refuses_useless_stop_strings)
 {
     static const char *const empty[] = {""}, *const bad[] = {"\xFF"};
-    stream s;
+    AUTO(stream_free) stream s;
     CHECK_STATUS(stream_init(&s, empty, 1, collect, NULL, NULL), E_ARG);
     CHECK_STATUS(stream_init(&s, bad, 1, collect, NULL, NULL), E_ARG);
     CHECK_STATUS(stream_init(&s, bad, STREAM_MAX_STOPS + 1, collect, NULL, NULL), E_ARG);
-    stream_free(&s);
 }
 
 static status make_stream(void *arg, err *e)
 {
     static const char *const stop[] = {"one", "two"};
-    stream s;
+    AUTO(stream_free) stream s;
     status st = stream_init(&s, stop, 2, collect, arg, e);
-    stream_free(&s);
     return st;
 }
 

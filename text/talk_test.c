@@ -21,7 +21,7 @@ static const char whole[] =
 
 TEST(talk_has_what_its_json_says)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     carat_talk t = {.mem = &mem};
     char where[TALK_WHERE];
     err e = {0};
@@ -45,13 +45,12 @@ TEST(talk_has_what_its_json_says)
     CHECK(!strcmp(where, "messages[3].content"));
     talk_where(&(talk_turn){.list = "system", .index = -1}, "", where);
     CHECK(!strcmp(where, "system"));
-    arena_free(&mem);
 }
 
 TEST(talk_grows_and_keeps_what_it_had)
 {
     enum { TURNS = 100, PARTS = 37 };
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     carat_talk t = {.mem = &mem};
     for (int i = 0; i < TURNS; i++) {
         talk_add(&t, TALK_USER, "messages", i);
@@ -70,7 +69,6 @@ TEST(talk_grows_and_keeps_what_it_had)
         for (size_t k = 0; k < n; k++)
             CHECK(m->part[k].number == (int32_t)k && m->call[k].id.n == k);
     }
-    arena_free(&mem);
 }
 
 TEST(talk_refuses_hostile_conversations_by_their_place)
@@ -94,13 +92,12 @@ TEST(talk_refuses_hostile_conversations_by_their_place)
         {"[{\"role\":\"user\"", "messages"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         carat_talk t = {.mem = &mem};
         err e = {0};
         CHECK_STATUS(chat_read(&t, bad[i][0], strlen(bad[i][0]), NULL, 0, &e), E_FORMAT);
         CHECK_MSG(!strncmp(e.text, bad[i][1], strlen(bad[i][1])), "\"%s\" is not \"%s\"", e.text,
                   bad[i][1]);
-        arena_free(&mem);
     }
 }
 
@@ -108,7 +105,7 @@ TEST(talk_without_memory_is_refused)
 {
     int64_t n = 0;
     for (bool hit = true; hit; n++) {
-        arena mem = {0};
+        AUTO(arena_free) arena mem = {0};
         carat_talk t = {.mem = &mem};
         err e = {0};
         mem_fail_after(n);
@@ -116,7 +113,6 @@ TEST(talk_without_memory_is_refused)
         hit = mem_fail_hit();
         mem_fail_after(-1);
         CHECK_MSG(hit ? st == E_MEMORY : st == OK, "%s", e.text);
-        arena_free(&mem);
     }
     /* One block of an arena holds all of it; a small arena fails in every place. */
     for (size_t bytes = 64, refused = 0;; bytes += 64) {
@@ -141,12 +137,11 @@ TEST(talk_without_memory_is_refused)
     }
     CHECK(t.bad && t.n < 1000);
     arena_free(&tiny);
-    arena full = {.max_bytes = 4096};
+    AUTO(arena_free) arena full = {.max_bytes = 4096};
     carat_talk u = {.mem = &full};
     talk_add(&u, TALK_USER, "messages", 0);
     while (arena_alloc(&full, 16))
         continue;
     talk_set_text(&u, "x", 1);
     CHECK(u.bad && !talk_has_content(talk_last(&u)));
-    arena_free(&full);
 }

@@ -11,6 +11,8 @@
 #include "text/vocab_int.h"
 #include "base/mem.h"
 
+RELEASED_AT(vocab_close, vocab)
+
 typedef struct source {
     const char *model, *pre;
     const char *pieces[16];
@@ -92,9 +94,9 @@ TEST(vocabularies_that_are_refused)
 TEST(vocabularies_without_bytes_need_an_unknown_token)
 {
     vocab_builder *b;
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
-    id_list ids = {0};
+    AUTO(id_list_free) id_list ids = {0};
     vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, -1, -1, false, NULL, false};
     for (int unk = 0; unk < 2; unk++) {
         CHECK_OK(vocab_begin(&b, 3, 1, &e), e);
@@ -108,13 +110,11 @@ TEST(vocabularies_without_bytes_need_an_unknown_token)
     CHECK_OK(vocab_encode(v, "aaxyz\xC3\xA9 a", 9, SPECIAL_USER, &ids, &e), e);
     CHECK_EQ(ids.n, 3); /* aa, one unknown for all of "xyz..." and the space, a */
     CHECK_EQ(ids.at[1], 2);
-    id_list_free(&ids);
-    vocab_close(v);
 }
 
 TEST(kinds_are_told_by_model_pre_and_merges)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     source s = {"llama", "gemma4", {"a", "aa"}, {0}, {"a a"}, 0, 0, 0};
     CHECK_OK(build(&s, &v, &e), e);
@@ -128,12 +128,11 @@ TEST(kinds_are_told_by_model_pre_and_merges)
     CHECK_EQ(vocab_kind_of(v), VOCAB_NONE);
     id_list ids = {0};
     CHECK_STATUS(vocab_encode(v, "a", 1, SPECIAL_ALL, &ids, &e), E_UNSUPPORTED);
-    vocab_close(v);
 }
 
 TEST(turns_end_by_spelling_and_by_the_files_ids)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     source s = {"gemma4",
                 NULL,
@@ -149,7 +148,6 @@ TEST(turns_end_by_spelling_and_by_the_files_ids)
         CHECK_EQ(vocab_is_eog(v, id), want[id]);
     CHECK(!vocab_is_eog(v, -1) && !vocab_is_eog(v, 1 << 20));
     CHECK_EQ(vocab_bos(v), 6);
-    vocab_close(v);
 }
 
 static void shows(const vocab *v, const char *piece, bool special, const char *want)
@@ -162,7 +160,7 @@ static void shows(const vocab *v, const char *piece, bool special, const char *w
 
 TEST(tokens_print_as_their_type_says)
 {
-    toy *t = toy_gemma();
+    AUTO_PTR(toy_free) toy *t = toy_gemma();
     size_t n;
     shows(t->v, "\xE2\x96\x81the", false, " the");
     shows(t->v, "\xE2\x96\x81\xE2\x96\x81", false, "  ");
@@ -182,12 +180,11 @@ TEST(tokens_print_as_their_type_says)
     CHECK_EQ(n_never, 7);
     for (int i = 0; i < n_never; i++)
         CHECK_EQ(vocab_type(t->v, never[i]), TOKEN_CONTROL);
-    toy_free(t);
 }
 
 TEST(added_tokens_print_their_spaces)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     source s = {"gemma4",
                 NULL,
@@ -201,7 +198,6 @@ TEST(added_tokens_print_their_spaces)
     shows(v, "\xE2\x96\x81\xE2\x96\x81", false, "  ");
     shows(v, "<|x\xE2\x96\x81y|>", false, "<|x y|>");
     shows(v, "<\xE2\x96\x81>", true, "< >");
-    vocab_close(v);
 }
 
 /* The pieces fill their buffer to the last byte, and the last piece is an empty place holder: with
@@ -210,7 +206,7 @@ TEST(an_empty_last_piece_is_not_looked_at)
 {
     enum { BUFFER = 1 << 16, LONG = 1 << 12 };
     vocab_builder *b;
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     char piece[LONG];
     vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, 0, -1, false, NULL, false};
@@ -225,14 +221,13 @@ TEST(an_empty_last_piece_is_not_looked_at)
     vocab_add_token(b, "", 0, TOKEN_UNUSED);
     vocab_add_merge(b, "a a", 3);
     CHECK_OK(vocab_finish(b, &set, &v, &e), e);
-    vocab_close(v);
 }
 
 TEST(plain_text_never_merges_into_structure)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
-    id_list ids = {0};
+    AUTO(id_list_free) id_list ids = {0};
     source s = {"gemma4", NULL, {"<", "x", ">", "<x", "<x>"}, {1, 1, 1, 1, 3}, {"< x", "<x >"}, 0,
                 0,        0};
     CHECK_OK(build(&s, &v, &e), e);
@@ -243,18 +238,15 @@ TEST(plain_text_never_merges_into_structure)
     CHECK_OK(vocab_encode(v, "<x>", 3, SPECIAL_ALL, &ids, &e), e);
     CHECK_EQ(ids.n, 1);
     CHECK_EQ(ids.at[0], 4);
-    id_list_free(&ids);
-    vocab_close(v);
 }
 
 static void encodes(const vocab *v, const char *text, special_mode mode, int32_t want)
 {
-    id_list ids = {0};
+    AUTO(id_list_free) id_list ids = {0};
     err e = {0};
     CHECK_OK(vocab_encode(v, text, strlen(text), mode, &ids, &e), e);
     CHECK_EQ(ids.n, 1);
     CHECK_EQ(ids.at[0], want);
-    id_list_free(&ids);
 }
 
 static void decodes(const vocab *v, int32_t id, const char *want)
@@ -269,7 +261,7 @@ static void decodes(const vocab *v, int32_t id, const char *want)
  * the marks and ends of the family; and the type of one of them may be UNUSED. */
 TEST(of_pieces_listed_twice_the_first_encodes_and_all_decode)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     source s = {"gemma4",
                 NULL,
@@ -294,13 +286,12 @@ TEST(of_pieces_listed_twice_the_first_encodes_and_all_decode)
     CHECK(vocab_type(v, 8) == TOKEN_CONTROL && vocab_type(v, 9) == TOKEN_CONTROL);
     CHECK(vocab_is_never_sampled(v, 11) && vocab_is_never_sampled(v, 14));
     CHECK(vocab_is_never_sampled(v, 15));
-    vocab_close(v);
 }
 
 /* An ordinary piece and a special one of the same spelling, in either order. */
 TEST(of_an_ordinary_piece_and_a_special_one_the_first_encodes)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     source s = {"gemma4",
                 NULL,
@@ -316,29 +307,26 @@ TEST(of_an_ordinary_piece_and_a_special_one_the_first_encodes)
     encodes(v, "b", SPECIAL_NONE, 4);
     encodes(v, "x", SPECIAL_ALL, 7); /* a control token stays one */
     encodes(v, "x", SPECIAL_NONE, 6);
-    vocab_close(v);
 }
 
 TEST(of_a_merge_listed_twice_the_first_rank_counts)
 {
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
-    id_list ids = {0};
+    AUTO(id_list_free) id_list ids = {0};
     source s = {"gemma4", NULL, {"a", "b", "c", "ab", "bc"}, {0}, {"a b", "b c", "a b"}, 0, 0, 0};
     CHECK_OK(build(&s, &v, &e), e);
     CHECK_OK(vocab_encode(v, "abc", 3, SPECIAL_ALL, &ids, &e), e);
     CHECK_EQ(ids.n, 2);
     CHECK_EQ(ids.at[0], 3);
     CHECK_EQ(ids.at[1], 2);
-    id_list_free(&ids);
-    vocab_close(v);
 }
 
 /* Bytes and special pieces of a vocabulary over bytes. */
 TEST(of_byte_pieces_listed_twice_the_first_encodes)
 {
     vocab_builder *b;
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     vocab_settings set = {&qwen_text, "gpt2", "qwen2", -1, -1, -1, -1, -1, false, NULL, false};
     CHECK_OK(vocab_begin(&b, 256 + 6, 1, &e), e);
@@ -361,14 +349,13 @@ TEST(of_byte_pieces_listed_twice_the_first_encodes)
     decodes(v, 256, "a");
     decodes(v, 258, "aa");
     CHECK(vocab_is_eog(v, 259) && vocab_is_eog(v, 260));
-    vocab_close(v);
 }
 
 /* A marker that is spelled as a byte takes nothing from the piece of that byte. */
 TEST(a_byte_that_a_marker_is_spelled_as_is_encoded_by_its_own_piece)
 {
     vocab_builder *b;
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
     vocab_settings set = {&qwen_text, "gpt2", "qwen2", -1, -1, -1, -1, -1, false, NULL, false};
     CHECK_OK(vocab_begin(&b, 256 + 3, 1, &e), e);
@@ -383,16 +370,15 @@ TEST(a_byte_that_a_marker_is_spelled_as_is_encoded_by_its_own_piece)
     CHECK_OK(vocab_finish(b, &set, &v, &e), e);
     encodes(v, " ", SPECIAL_NONE, 2 + ' ');
     encodes(v, "a", SPECIAL_NONE, 2 + 'a');
-    vocab_close(v);
 }
 
 /* The first one has id 0, and no piece spells its character. */
 TEST(of_pieces_of_a_byte_listed_twice_the_first_encodes_though_its_id_is_0)
 {
     vocab_builder *b;
-    vocab *v;
+    AUTO_PTR(vocab_close) vocab *v;
     err e = {0};
-    id_list ids = {0};
+    AUTO(id_list_free) id_list ids = {0};
     vocab_settings set = gemma_settings();
     CHECK_OK(vocab_begin(&b, 256 + 4, 1, &e), e);
     add_byte_pieces(b);
@@ -404,8 +390,6 @@ TEST(of_pieces_of_a_byte_listed_twice_the_first_encodes_though_its_id_is_0)
     CHECK_OK(vocab_finish(b, &set, &v, &e), e);
     CHECK_OK(vocab_encode(v, "\0\1", 2, SPECIAL_ALL, &ids, &e), e);
     CHECK(ids.n == 2 && ids.at[0] == 0 && ids.at[1] == 1);
-    id_list_free(&ids);
-    vocab_close(v);
 }
 
 static status build_and_encode(void *arg, err *e)
@@ -413,8 +397,8 @@ static status build_and_encode(void *arg, err *e)
     static const source s = {
         "gemma4", NULL, {"a", "aa", "<x>", "aaaa"}, {1, 1, 3, 1}, {"a a", "aa aa"}, 0, 0, 0};
     char text[600];
-    vocab *v;
-    id_list ids = {0};
+    AUTO_PTR(vocab_close) vocab *v;
+    AUTO(id_list_free) id_list ids = {0};
     (void)arg;
     memset(text, 'a', sizeof text);
     memcpy(text + 100, "<x>", 3);
@@ -423,8 +407,6 @@ static status build_and_encode(void *arg, err *e)
         st = vocab_encode(v, text, sizeof text, SPECIAL_ALL, &ids, e);
     if (st)
         CHECK_EQ(ids.n, 0);
-    id_list_free(&ids);
-    vocab_close(v);
     return st;
 }
 

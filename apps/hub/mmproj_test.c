@@ -62,7 +62,7 @@ TEST(hub_published_towers)
         {"gemma-4-26B-A4B-it-UD-Q4_K_XL.gguf", "mmproj-BF16.gguf"}};
     enum { PUBLISHED_MAX = 2048 };
     static const char *all[PUBLISHED_MAX];
-    char *text;
+    AUTO_MEM char *text;
     size_t size, n = 0;
     int n_towers = 0;
     err e = {0};
@@ -85,7 +85,6 @@ TEST(hub_published_towers)
         CHECK_MSG(at >= 0 && !strcmp(all[at], row[i][1]), "%s takes %s", row[i][0],
                   at < 0 ? "none" : all[at]);
     }
-    mem_free(text);
 }
 
 static void put_u64(str *s, uint64_t v)
@@ -131,7 +130,7 @@ static const char *write_head(const char *dir, const char *name, const char *arc
 
 TEST(hub_values_of_a_head)
 {
-    str s = {0};
+    AUTO(str_free) str s = {0};
     char text[16] = "same";
     uint64_t v = 7;
     put_head(&s, "gemma4", "gemma4.embedding_length", 2560);
@@ -143,21 +142,18 @@ TEST(hub_values_of_a_head)
     CHECK(!head_text(s.at, s.n, "general.architecture", text, 6));
     CHECK(!head_number(s.at, s.n, "none", &v) && v == 2560);
     for (size_t n = 0; n < s.n - 64; n++) {
-        char *cut = mem_strndup(s.at, n);
+        AUTO_MEM char *cut = mem_strndup(s.at, n);
         CHECK(!head_number(cut, n, "gemma4.embedding_length", &v));
-        mem_free(cut);
     }
-    str_free(&s);
 }
 
 static void expect(const char *model, const char *name)
 {
-    char *out;
+    AUTO_MEM char *out;
     err e = {0};
     CHECK_OK(mmproj_find(model, &out, &e), e);
     CHECK_MSG(name ? out && !strcmp(base_name(out), name) : !out, "%s: %s", model,
               out ? out : "none");
-    mem_free(out);
 }
 
 TEST(hub_towers_by_their_widths)

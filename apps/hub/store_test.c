@@ -46,7 +46,7 @@ static const char *begin(arena *mem)
 static void put_model(const char *store, const char *repo, const char *quant, const char *file,
                       const char *text, int64_t when_s)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     store_lock lock;
     sha_stream h;
     err e = {0};
@@ -62,18 +62,16 @@ static void put_model(const char *store, const char *repo, const char *quant, co
     CHECK_OK(store_lock_take(&lock, store, &e), e);
     CHECK_OK(store_enter(store, &m, &mem, &path, &e), e);
     store_lock_drop(&lock);
-    char *back;
+    AUTO_MEM char *back;
     size_t n;
     CHECK_OK(file_read_all(path, 1 << 20, &back, &n, &e), e);
     CHECK_STR(back, text);
-    mem_free(back);
-    arena_free(&mem);
 }
 
 /* A file of the cache: OWNER--NAME, path inside of the snapshot. */
 static void put_cached(const char *folder, const char *file, const char *text)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     err e = {0};
     char path[1200], dir[600];
     snprintf(dir, sizeof dir, "%s/hub/models--%s/refs", getenv("HF_HOME"), folder);
@@ -85,17 +83,15 @@ static void put_cached(const char *folder, const char *file, const char *text)
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(path, '/') - path), path);
     CHECK_OK(make_dirs(dir, &e), e);
     write_text(path, text);
-    arena_free(&mem);
 }
 
 static void finds(const char *what, const char *name)
 {
-    model_found f;
+    AUTO(model_found_free) model_found f;
     err e = {0};
     CHECK_OK(model_find(what, &f, &e), e);
     CHECK_STR(f.name, name);
     CHECK(!access(f.path, R_OK));
-    model_found_free(&f);
 }
 
 static void finds_not(const char *what, const char *says)
@@ -347,7 +343,7 @@ TEST(hub_cache_lists_published_names)
     char *text, folder[64];
     size_t n = read_published(names, &text), n_want = 0, n_split = 0;
     model_list l;
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     err e = {0};
     begin(&mem);
     for (size_t i = 0; i < n; i++) {
@@ -371,7 +367,6 @@ TEST(hub_cache_lists_published_names)
     }
     model_list_free(&l);
     mem_free(text);
-    arena_free(&mem);
 }
 
 /* refs/main with and without an end of line, and with a digit too few. */
@@ -383,7 +378,7 @@ TEST(hub_cache_reads_the_commit_of_refs)
         bool takes;
     } refs[] = {
         {"", 40, true}, {"\n", 40, true}, {"\r\n", 40, true}, {"", 39, false}, {"0", 40, false}};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     char path[1300], other[1200], text[64];
     model_list l;
     err e = {0};
@@ -405,14 +400,13 @@ TEST(hub_cache_reads_the_commit_of_refs)
         CHECK_EQ(l.n, 1); /* of one snapshot */
         model_list_free(&l);
     }
-    arena_free(&mem);
 }
 
 /* Folders of a snapshot that are links to folders: followed, twenty of them make 20^8 ways. */
 TEST(hub_cache_with_links_in_circles_lists_a_model_once)
 {
-    arena mem = {0};
-    model_list l;
+    AUTO(arena_free) arena mem = {0};
+    AUTO(model_list_free) model_list l;
     err e = {0};
     char path[1200];
     begin(&mem);
@@ -425,8 +419,6 @@ TEST(hub_cache_with_links_in_circles_lists_a_model_once)
     CHECK_OK(model_list_read(&l, &e), e);
     CHECK_EQ(l.n, 1);
     CHECK_STR(l.at[0].name, "own/Round:Q4_0");
-    model_list_free(&l);
-    arena_free(&mem);
 }
 
 /* ---- The store ----------------------------------------------------------------------------- */
@@ -448,18 +440,17 @@ TEST(hub_folders_have_variables)
     };
     CHECK(!setenv("CARAT_TEST_A", "one", 1) && !setenv("HOME", "/home/of", 1));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        place p;
+        AUTO(place_free) place p;
         err e = {0};
         CHECK(!setenv("HF_HUB_CACHE", cases[i].value, 1));
         CHECK_OK(place_read(&p, false, &e), e);
         CHECK_STR(p.hf_cache, cases[i].cache);
-        place_free(&p);
     }
 }
 
 static status read_place(void *arg, err *e)
 {
-    place p;
+    AUTO(place_free) place p;
     (void)arg;
     status st = place_read(&p, false, e);
     CHECK(!st || (!p.store && !p.hf_cache));
@@ -467,7 +458,6 @@ static status read_place(void *arg, err *e)
         CHECK_STR(p.store, "/home/of/.local/share/carat");
         CHECK_STR(p.hf_cache, "/home/of/.cache/huggingface/hub");
     }
-    place_free(&p);
     return st;
 }
 
@@ -481,7 +471,7 @@ TEST(hub_folders_without_memory)
 /* A name that ends two labels means the newest; one that is a label means that. */
 TEST(hub_a_label_by_its_end)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *store = begin(&mem);
     put_model(store, "a/One", "UD-Q4_0", "One-UD-Q4_0.gguf", "x", 10);
     put_model(store, "a/One", "XL-Q4_0", "One-XL-Q4_0.gguf", "y", 20);
@@ -489,12 +479,11 @@ TEST(hub_a_label_by_its_end)
     finds("one:q4_0", "a/One:XL-Q4_0");
     put_model(store, "a/One", "Q4_0", "One-Q4_0.gguf", "w", 7);
     finds("one:q4_0", "a/One:Q4_0");
-    arena_free(&mem);
 }
 
 TEST(hub_store_leaves_out_a_label_that_is_too_long)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *store = begin(&mem);
     char label[QUANT_MAX + 1], text[1024];
     model_list l;
@@ -514,12 +503,11 @@ TEST(hub_store_leaves_out_a_label_that_is_too_long)
         CHECK_EQ(strlen(l.at[0].quant), QUANT_MAX - 1);
         model_list_free(&l);
     }
-    arena_free(&mem);
 }
 
 TEST(hub_store_shares_files_and_removes_what_nothing_needs)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *store = begin(&mem);
     model_list l;
     err e = {0};
@@ -559,12 +547,11 @@ TEST(hub_store_shares_files_and_removes_what_nothing_needs)
     freed = 77;
     CHECK_STATUS(model_remove("nothing", &freed, &e), E_ARG);
     CHECK_EQ(freed, 77);
-    arena_free(&mem);
 }
 
 TEST(hub_store_that_lacks_a_model_leaves_the_path_alone)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *store = begin(&mem), *path = "before";
     err e = {0};
     store_file f = {.path = "One-Q4_0.gguf", .n_bytes = 3};
@@ -574,14 +561,13 @@ TEST(hub_store_that_lacks_a_model_leaves_the_path_alone)
     CHECK_STR(path, "before");
     CHECK_STATUS(store_enter(store, &m, &mem, &path, &e), E_IO);
     CHECK_STR(path, "before");
-    arena_free(&mem);
 }
 
 TEST(hub_store_leaves_out_what_is_damaged)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *store = begin(&mem);
-    model_list l;
+    AUTO(model_list_free) model_list l;
     err e = {0};
     put_model(store, "a/b", "Q4_0", "b-Q4_0.gguf", "x", 10);
     const char *dir = joined(&mem, store, "models/c/d/Q4_0");
@@ -614,15 +600,13 @@ TEST(hub_store_leaves_out_what_is_damaged)
     mem_free(text);
     CHECK_OK(model_list_read(&l, &e), e);
     CHECK_EQ(l.n, 1);
-    model_list_free(&l);
-    arena_free(&mem);
 }
 
 TEST(hub_cache_of_python_is_read)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *store = begin(&mem);
-    model_list l;
+    AUTO(model_list_free) model_list l;
     err e = {0};
     uint64_t freed;
     put_cached("own--Cached-GGUF", "Cached-Q4_K_M.gguf", "abc");
@@ -645,13 +629,11 @@ TEST(hub_cache_of_python_is_read)
     put_model(store, "own/Cached-GGUF", "Q8_0", "Cached-Q8_0.gguf", "own", 5);
     CHECK_OK(model_list_read(&l, &e), e);
     CHECK_EQ(l.n, 2); /* the store's hides the cache's */
-    model_list_free(&l);
-    arena_free(&mem);
 }
 
 TEST(hub_a_word_that_fits_nothing_is_answered_with_what_is_there)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *store = begin(&mem);
     finds_not("gemma4", "none was pulled yet");
     finds_not("nothing4", "carat pull OWNER/REPO");
@@ -671,12 +653,10 @@ TEST(hub_a_word_that_fits_nothing_is_answered_with_what_is_there)
     finds_not("qwen3-8b", "name the owner");
     finds("own/qwen3-8b", "own/Qwen3-8B-GGUF:Q4_K_M");
     CHECK(model_known("gemma-4-E2B-it") && !model_known("gemma4") && !model_known("/bin/sh"));
-    model_found f;
+    AUTO(model_found_free) model_found f;
     err e = {0};
     CHECK_OK(model_find("./nothing.gguf", &f, &e), e); /* a path: opening it says what is wrong */
     CHECK_STR(f.path, "./nothing.gguf");
-    model_found_free(&f);
-    arena_free(&mem);
 }
 
 static status read_all(void *arg, err *e)
@@ -684,11 +664,10 @@ static status read_all(void *arg, err *e)
     model_list l;
     (void)arg;
     status st = model_list_read(&l, e);
-    model_found f = {0};
+    AUTO(model_found_free) model_found f = {0};
     model_list_free(&l);
     if (!st)
         st = model_find("cached", &f, e);
-    model_found_free(&f);
     return st;
 }
 
@@ -700,14 +679,13 @@ static status read_answers(void *arg, err *e)
                                "\"0123456789abcdef0123456789abcdef01234567\"},"
                                "{\"type\":\"file\",\"path\":\"../a-Q8_0.gguf\",\"size\":5,\"oid\":"
                                "\"0123456789abcdef0123456789abcdef01234567\"}]";
-    listing l = {0};
+    AUTO(listing_free) listing l = {0};
     (void)arg;
     status st = listing_take_revision(&l, rev, strlen(rev), "t", e);
     if (!st)
         st = listing_take_tree(&l, tree, strlen(tree), "t", e);
     if (!st)
         CHECK(l.gated && l.n == 1 && l.file[0].n_bytes == 5);
-    listing_free(&l);
     return st;
 }
 
@@ -789,12 +767,11 @@ TEST(hub_heads_and_addresses)
 
 TEST(hub_store_without_memory)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const char *store = begin(&mem);
     put_model(store, "a/b", "Q4_0", "b-Q4_0.gguf", "x", 10);
     put_cached("own--Cached-GGUF", "Cached-Q4_K_M.gguf", "abc");
     test_every_allocation(read_all, NULL);
-    arena_free(&mem);
 }
 
 /* ---- Models made of others ---- */
@@ -804,7 +781,7 @@ static const char made_text[] = "{\"from\":\"m\"}";
 static status make_and_find(void *arg, err *e)
 {
     static const made_model before;
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const made_model *found = &before, *list = &before;
     size_t n = 77;
     bool was = false;
@@ -826,7 +803,6 @@ static status make_and_find(void *arg, err *e)
         st = made_remove("own/second:v1", &was, e);
     }
     CHECK(st || was);
-    arena_free(&mem);
     return st;
 }
 
@@ -834,7 +810,7 @@ TEST(models_made_of_others_come_and_go)
 {
     static const char *const bad[] = {"",     "a b", "../x", "a/../b", "/a",   "a/",
                                       "a//b", ".a",  "-a",   "a%b",    "a\nb", "\xc3\xa9"};
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const made_model *found;
     size_t n;
     bool was = true;
@@ -870,5 +846,4 @@ TEST(models_made_of_others_come_and_go)
     CHECK_EQ(n, 1);
     CHECK_STR(found[0].name, "One");
     CHECK_STR(found[0].text, "22");
-    arena_free(&mem);
 }

@@ -146,7 +146,7 @@ TEST(mcp_survives_servers_that_misbehave)
 TEST(mcp_reads_past_noise_and_answers_requests)
 {
     rig r;
-    char *log;
+    AUTO_MEM char *log;
     size_t n;
     open_mode(&r, "noise", 20);
     CHECK_STR(call(&r, "add", "{\"a\":1,\"b\":1}"), "2");
@@ -162,7 +162,6 @@ TEST(mcp_reads_past_noise_and_answers_requests)
     CHECK_OK(file_read_all(path, 1 << 22, &log, &n, &r.e), r.e);
     CHECK(strstr(log, "stderr: 0 words and words") && strstr(log, "stdout: Welcome!"));
     CHECK(!memchr(log, 0x1b, n)); /* it is safe to look at */
-    mem_free(log);
 }
 
 TEST(mcp_waits_longer_for_a_server_that_tells_of_progress)
@@ -292,7 +291,7 @@ static void *use(void *arg)
 {
     mcp_set *set = arg;
     for (int i = 0; i < 8; i++) {
-        str out = {0};
+        AUTO(str_free) str out = {0};
         bool failed, changed;
         err e = {0};
         CHECK_OK(mcp_set_call(set, "add", "{\"a\":2,\"b\":40}", MOST, NULL, &out, &failed, &e), e);
@@ -300,7 +299,6 @@ static void *use(void *arg)
         mcp_set_refresh(set, NULL, &changed);
         mcp_set_put_offer(set, NULL, NULL, &out);
         CHECK(!out.bad && strstr(out.at, "\"name\":\"echo\""));
-        str_free(&out);
     }
     return NULL;
 }
@@ -408,7 +406,7 @@ TEST(mcp_calls_a_tool_at_an_address)
 /* A call that the server has taken is not sent a second time, in another session. */
 TEST(mcp_sends_no_call_twice)
 {
-    mcp_http_rig h;
+    AUTO(mcp_http_close) mcp_http_rig h;
     rig r;
     open_http(&r, &h, "forgets", 20);
     CHECK_OK(open_set(&r), r.e);
@@ -417,7 +415,6 @@ TEST(mcp_sends_no_call_twice)
     CHECK_EQ(h.n_posts, 4); /* initialize, initialized, tools/list and the call */
     CHECK_EQ(h.n_sessions, 1);
     close_rig(&r);
-    mcp_http_close(&h);
 }
 
 TEST(mcp_refuses_addresses_that_are_no_servers)
@@ -430,14 +427,13 @@ TEST(mcp_refuses_addresses_that_are_no_servers)
         {"mute", "does not answer initialize within 0.3 s"},
         {"future", "speaks revision"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mcp_http_rig h;
+        AUTO(mcp_http_close) mcp_http_rig h;
         rig r;
         open_http(&r, &h, cases[i][0], i == 4 ? 0.3 : 20);
         CHECK(open_set(&r));
         CHECK_SAYS(r.e.text, cases[i][1]);
         CHECK(!strstr(r.e.text, "/mcp")); /* a path may hold a key */
         close_rig(&r);
-        mcp_http_close(&h);
     }
     rig r = {.set = NULL};
     mcp_http_rig gone = {.url = "http://127.0.0.1:1/mcp"};
@@ -454,7 +450,7 @@ TEST(mcp_survives_addresses_that_misbehave)
                                            {"halves", "invalid Unicode"},
                                            {"huge", "message of more than 16 MiB"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mcp_http_rig h;
+        AUTO(mcp_http_close) mcp_http_rig h;
         rig r;
         open_http(&r, &h, cases[i][0], 60);
         CHECK_OK(open_set(&r), r.e);
@@ -462,7 +458,6 @@ TEST(mcp_survives_addresses_that_misbehave)
         CHECK_SAYS(call(&r, "echo", "{}"), cases[i][1]);
         CHECK(r.failed);
         close_rig(&r);
-        mcp_http_close(&h);
     }
 }
 
@@ -540,7 +535,7 @@ TEST(mcp_settings_are_checked)
         {"{\"command\":\"a\",\"headers\":{\"A\":\"b\"}}", "headers are for one with a url"},
         {"{\"url\":\"http://b\",\"cwd\":\"/\"}", "are for one with a command"},
         {"[]", "expected a table"}};
-    mcp_specs s = {.n = 0};
+    AUTO(mcp_specs_free) mcp_specs s = {.n = 0};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err e = {0};
         CHECK_STATUS(add_text(&s, bad[i][0], MCP_OWN, &e), E_ARG);
@@ -557,7 +552,6 @@ TEST(mcp_settings_are_checked)
     err none = {0};
     CHECK_STATUS(add_text(&s, "{\"type\":\"sse\",\"url\":\"http://b\"}", MCP_FOREIGN, &none),
                  E_UNSUPPORTED);
-    mcp_specs_free(&s);
 }
 
 /* As Claude Desktop, LM Studio and Cline write it. */
@@ -572,7 +566,7 @@ TEST(mcp_reads_files_of_other_programs)
         "\"headers\":{\"Authorization\":\"Bearer <T>\"}},\"@upstash/context7-mcp\":{\"command\":"
         "\"npx\"},\"github.com/modelcontextprotocol/servers/tree/main/src/sequentialthinking\":{"
         "\"command\":\"npx\"}}}";
-    mcp_specs s = {.n = 0};
+    AUTO(mcp_specs_free) mcp_specs s = {.n = 0};
     err e = {0};
     const char *path = test_temp("claude_desktop_config.json");
     test_write(path, text, sizeof text - 1);
@@ -590,5 +584,4 @@ TEST(mcp_reads_files_of_other_programs)
     err none = {0};
     test_write(path, "{\"servers\":{}}", 14);
     CHECK_STATUS(mcp_specs_add_file(&s, path, &none), E_FORMAT);
-    mcp_specs_free(&s);
 }

@@ -52,7 +52,7 @@ TEST(pictures_of_data_uris)
         {"http://a/b.png", "--media-urls", E_UNSUPPORTED},
         {"file:///etc/passwd", "--media-path", E_UNSUPPORTED},
     };
-    pictures l = {0};
+    AUTO(pictures_free) pictures l = {0};
     err e = {0};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         CHECK_OK(add_url(&l, NULL, good[i], &e), e);
@@ -64,7 +64,6 @@ TEST(pictures_of_data_uris)
         CHECK_MSG(strstr(e.text, bad[i].sentence) && !strncmp(e.text, "'url': ", 7), "%s", e.text);
         CHECK_EQ(l.n, 5);
     }
-    pictures_free(&l);
 }
 
 /* ---- Limits ---- */
@@ -104,7 +103,7 @@ static status add_head(pictures *l, uint32_t w, uint32_t h, size_t n, err *e)
 
 TEST(pictures_that_are_too_many_or_too_large_take_no_memory)
 {
-    pictures l = {0};
+    AUTO(pictures_free) pictures l = {0};
     err e;
     CHECK_STATUS(add_head(&l, 100000, 100000, 0, &e), E_LIMIT);
     CHECK_STATUS(add_head(&l, 16384, 16384, 0, &e), E_LIMIT);
@@ -130,7 +129,6 @@ TEST(pictures_that_are_too_many_or_too_large_take_no_memory)
     CHECK_OK(add_head(&l, 10, 10, PICTURE_MAX_BYTES - 64, &e), e);
     CHECK_STATUS(add_head(&l, 10, 10, PICTURE_MAX_BYTES - 64, &e), E_LIMIT);
     CHECK(strstr(e.text, "more than 67108864 bytes together"));
-    pictures_free(&l);
 }
 
 /* Requests take memory together: one that finds no room is told so, and what is freed is room. */
@@ -167,7 +165,7 @@ TEST(pictures_of_a_directory_stay_below_it)
         "file://%2e%2e/dot.png"};
     char root[200], path[300], url[320];
     err e = {0};
-    pictures l = {0};
+    AUTO(pictures_free) pictures l = {0};
     snprintf(root, sizeof root, "%s", test_temp("media"));
     CHECK(!mkdir(root, 0700));
     uint8_t dot[] = {0x89, 'P', 'N', 'G', 13, 10, 26, 10, 0, 0,   0,   13,  'I', 'H',
@@ -195,7 +193,6 @@ TEST(pictures_of_a_directory_stay_below_it)
         CHECK_MSG(add_url(&l, &r, bad[i], &e) && !strncmp(e.text, "'url': ", 7), "%s was read: %s",
                   bad[i], e.text);
     CHECK_EQ(l.n, 5);
-    pictures_free(&l);
 }
 
 /* ---- Addresses ---- */
@@ -275,10 +272,9 @@ TEST(a_server_on_this_machine_is_not_asked_for_pictures)
 static status every_way(void *arg, err *e)
 {
     static const char url[] = "data:image/png;base64," DOT;
-    pictures l = {0};
+    AUTO(pictures_free) pictures l = {0};
     status st = pictures_add_url(&l, NULL, url, sizeof url - 1, "'url'", e);
     (void)arg;
-    pictures_free(&l);
     return st;
 }
 

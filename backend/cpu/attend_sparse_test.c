@@ -41,7 +41,7 @@ PLAIN_TEST(cpu_sparse_attention_is_that_of_the_reference)
 {
     static const int32_t lengths[] = {1, 5, 1}, past[] = {127, 251, 421};
     uint64_t rng = test_seed(), n_tiles = 0, n_kept = 0;
-    device *ref = test_device("portable", (cpu_options){.reference = true});
+    AUTO_PTR(device_close) device *ref = test_device("portable", (cpu_options){.reference = true});
     const int every = 2 * shape_step() - 1;
     for (int a = 0; a < N_ISA; a++)
         for (int i = a % every; i < N_SHAPES; i += every) {
@@ -83,7 +83,6 @@ PLAIN_TEST(cpu_sparse_attention_is_that_of_the_reference)
         }
     CHECK_MSG(n_kept * 10 < n_tiles * 9, "%llu of %llu tiles kept: the test tests little",
               (unsigned long long)n_kept, (unsigned long long)n_tiles);
-    device_close(ref);
 }
 
 /* A limit that no tile is under takes the sparse path and gives the dense bits. */
@@ -223,7 +222,7 @@ TEST(cpu_sparse_attention_after_a_sink_is_its_value)
 {
     uint64_t rng = test_seed();
     shape s = {128, 8, 1, 0, LINE_MAX_KEYS, BOTH(NUM_F32)};
-    attend_fixture f;
+    AUTO(fixture_close) attend_fixture f;
     CHECK(fixture_open(&f, "portable", s, &rng));
     for (int32_t i = 0; i < s.dim; i++)
         f.line[0].k[i] = 5;
@@ -245,7 +244,6 @@ TEST(cpu_sparse_attention_after_a_sink_is_its_value)
         test_free(q.at);
         test_free(o.at);
     }
-    fixture_close(&f);
 }
 
 /* The certificate is an upper bound of the dropped share, on flat, random and peaked scores. */

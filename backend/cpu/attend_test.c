@@ -61,8 +61,9 @@ static mat plain(const attend_fixture *f, const pass *p, mat q, float scale)
 {
     int32_t dim = f->s.dim, g = f->s.n_head / f->s.n_head_kv, n = p->rows->n;
     mat o = test_mat(n, f->s.n_head, dim);
-    double *e = mem_alloc(LINE_MAX_KEYS * sizeof *e), *sum = mem_alloc((size_t)dim * sizeof *sum);
-    float *made = mem_alloc((size_t)dim * sizeof *made);
+    AUTO_MEM double *e = mem_alloc(LINE_MAX_KEYS * sizeof *e),
+                    *sum = mem_alloc((size_t)dim * sizeof *sum);
+    AUTO_MEM float *made = mem_alloc((size_t)dim * sizeof *made);
     for (int32_t r = 0; r < n; r++)
         for (int32_t h = 0; h < f->s.n_head && checked(r, n); h++) {
             const timeline *l = &f->line[p->rows->seq[r]];
@@ -93,9 +94,6 @@ static mat plain(const attend_fixture *f, const pass *p, mat q, float scale)
             for (int32_t i = 0; i < dim; i++)
                 mat_row(o, r)[h * dim + i] = (float)(sum[i] / total);
         }
-    mem_free(made);
-    mem_free(sum);
-    mem_free(e);
     return o;
 }
 
@@ -381,8 +379,8 @@ PLAIN_TEST(cpu_attention_over_several_waves)
     enum { DIM = 64, KEYS = 17000, ROWS = 20, HEADS = 6 };
     size_t n = (size_t)KEYS * DIM;
     uint64_t rng = test_seed();
-    float *x = mem_alloc(n * 4);
-    uint16_t *k = mem_alloc(n * 2), *v = mem_alloc(n * 2);
+    AUTO_MEM float *x = mem_alloc(n * 4);
+    AUTO_MEM uint16_t *k = mem_alloc(n * 2), *v = mem_alloc(n * 2);
     CHECK(x && k && v);
     test_fill(x, n, 0.3f, &rng);
     num_format_of(NUM_F16)->encode(x, (unsigned char *)k, (int64_t)n);
@@ -403,7 +401,7 @@ PLAIN_TEST(cpu_attention_over_several_waves)
     device *ref = test_device(NULL, (cpu_options){.reference = true});
     ref->op->attend(test_pass_begin(&t, ref, ROWS, KEYS - ROWS), want, q, &view, 1.0f);
     for (int32_t n_threads = 1; n_threads <= 3; n_threads++) {
-        device *d = test_device(NULL, (cpu_options){.n_threads = n_threads});
+        AUTO_PTR(device_close) device *d = test_device(NULL, (cpu_options){.n_threads = n_threads});
         mat all = test_mat(ROWS, HEADS, DIM);
         d->op->attend(test_pass_begin(&t, d, ROWS, KEYS - ROWS), all, q, &view, 1.0f);
         double nmse = test_nmse(all, want);
@@ -418,13 +416,9 @@ PLAIN_TEST(cpu_attention_over_several_waves)
             test_free(o.at);
         }
         test_free(all.at);
-        device_close(d);
     }
     device_close(ref);
     test_pass_close(&t);
     test_free(q.at);
     test_free(want.at);
-    mem_free(x);
-    mem_free(k);
-    mem_free(v);
 }

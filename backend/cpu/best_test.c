@@ -13,7 +13,7 @@ static int by_logit(const void *a, const void *b)
 /* The definition, otherwise: a full sort, and the sum from the smallest logit up. */
 static void check_by_sort(mat x, mat y)
 {
-    logit *all = mem_alloc((size_t)x.cols * sizeof *all);
+    AUTO_MEM logit *all = mem_alloc((size_t)x.cols * sizeof *all);
     CHECK(all);
     for (int32_t r = 0; r < x.rows; r++) {
         double sum = 0;
@@ -27,7 +27,6 @@ static void check_by_sort(mat x, mat y)
             CHECK_NEAR(mat_row(y, r)[y.cols + k], all[k].logit - log(sum), 1e-5);
         }
     }
-    mem_free(all);
 }
 
 static void check_best(test_pass *t, device *ref, device *d, int32_t rows, int32_t n, int32_t k,
@@ -66,8 +65,8 @@ TEST(cpu_best_logits_of_rows)
     } c[] = {{1, 1, 1, 0},       {3, 8, 8, 0},   {2, 9, 3, 1},     {5, 4096, 4, 0}, {1, 4097, 8, 2},
              {3, 10001, 8, .2f}, {7, 512, 1, 0}, {2, 30000, 5, 9}, {33, 700, 2, 1}};
     uint64_t rng = test_seed();
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 4u << 20);
     for (int a = 0; a < N_ISA; a++) {
         device *d = test_device(every_isa[a], (cpu_options){0});
@@ -76,8 +75,6 @@ TEST(cpu_best_logits_of_rows)
         if (d)
             device_close(d);
     }
-    test_pass_close(&t);
-    device_close(ref);
 }
 
 /* NaN, +inf and rows without a finite logit have no best; -inf beside finite logits is the last. */
@@ -85,7 +82,7 @@ TEST(cpu_best_of_rows_that_are_no_logits)
 {
     enum { N = 5000, K = 3 };
     const float odd[] = {NAN, INFINITY, -NAN, -INFINITY};
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 1u << 20);
     for (int a = -1; a < N_ISA; a++) {
         device *d = test_device(a < 0 ? NULL : every_isa[a], (cpu_options){.reference = a < 0});
@@ -116,7 +113,6 @@ TEST(cpu_best_of_rows_that_are_no_logits)
         }
         device_close(d);
     }
-    test_pass_close(&t);
 }
 
 /* op_best says what it refuses; a chosen id becomes the next embedding, and none becomes NaN. */
@@ -125,12 +121,12 @@ TEST(cpu_best_then_embed)
     enum { V = 40, D = 64, K = 2 };
     static const num_type types[] = {NUM_F32, NUM_Q8_0};
     uint64_t rng = test_seed();
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 1u << 20);
     for (int a = -1; a < N_ISA; a++) {
         device *d = test_device(a < 0 ? NULL : every_isa[a], (cpu_options){.reference = a < 0});
         for (int i = 0; d && i < 2; i++) {
-            weight w;
+            AUTO(test_weight_free) weight w;
             float row[D];
             test_weight(&w, types[i], D, V, 1, &rng);
             mat z = test_mat(3, 1, V);
@@ -151,12 +147,10 @@ TEST(cpu_best_then_embed)
             op_best(p, z, BEST_MAX + 1);
             CHECK(p->e.status == E_ARG);
             test_free(z.at);
-            test_weight_free(&w);
         }
         if (d)
             device_close(d);
     }
-    test_pass_close(&t);
 }
 
 /* Matrices that rows choose, in many formats; then the numbers of the best outputs. */
@@ -165,8 +159,8 @@ TEST(cpu_products_with_chosen_matrices)
     enum { ROWS = 7, N = 9, K = 3, OUT = 48, IN = 256 };
     static const num_type types[] = {NUM_F32, NUM_F16, NUM_Q8_0, NUM_Q4_K};
     uint64_t rng = test_seed();
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 4u << 20);
     for (int a = 0; a < N_ISA * 4; a++) {
         device *d = test_device(every_isa[a / 4], (cpu_options){0});
@@ -204,6 +198,4 @@ TEST(cpu_products_with_chosen_matrices)
         test_free(want.at);
         device_close(d);
     }
-    test_pass_close(&t);
-    device_close(ref);
 }

@@ -13,6 +13,7 @@
 
 static const char *const every_isa[] = {"portable", "avx2", "avx512", "avx512bf16", "amx", "neon"};
 enum { N_ISA = 6, TEST_THREADS = 2, ROWS_CAP = 1024 };
+RELEASED_AT(device_close, device)
 
 /* NULL where the machine lacks it. */
 __attribute__((unused)) static device *test_device(const char *isa, cpu_options o)

@@ -60,7 +60,7 @@ static void bias_free(weight *bias)
 static mat plain_product(const weight *w, int32_t k, mat x)
 {
     mat y = test_mat(x.rows, 1, w->n_out);
-    float *row = mem_alloc((size_t)w->n_in * sizeof(float));
+    AUTO_MEM float *row = mem_alloc((size_t)w->n_in * sizeof(float));
     CHECK(row);
     for (int32_t o = 0; o < w->n_out; o++) {
         num_format_of(w->type)->decode(weight_row(w, k, o), row, w->n_in);
@@ -71,7 +71,6 @@ static mat plain_product(const weight *w, int32_t k, mat x)
             mat_row(y, r)[o] = (float)(sum + (w->bias ? weight_bias(w, k)[o] : 0));
         }
     }
-    mem_free(row);
     return y;
 }
 
@@ -209,14 +208,12 @@ PLAIN_TEST(cpu_products_of_real_shapes)
     } s[] = {{NUM_Q4_K, 1536, 2048, 4},  {NUM_Q6_K, 1536, 8192, 1}, {NUM_Q4_K, 12288, 1536, 2},
              {NUM_Q8_0, 2112, 2816, 1},  {NUM_Q5_0, 704, 2816, 3},  {NUM_BF16, 1536, 8960, 1},
              {NUM_Q6_K, 6144, 1536, 30}, {NUM_F32, 2816, 128, 7}};
-    device *d = test_device(NULL, (cpu_options){0});
+    AUTO_PTR(device_close) device *d = test_device(NULL, (cpu_options){0});
     uint64_t rng = test_seed();
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 64u << 20);
     for (size_t i = 0; i < sizeof s / sizeof *s; i++)
         check_product(d, &t, s[i].t, s[i].n_in, s[i].n_out, s[i].rows, false, &rng);
-    test_pass_close(&t);
-    device_close(d);
 }
 
 /* Rows 1..40 and 512 together have the bits they have alone; so has a device without copies.
@@ -278,14 +275,12 @@ static void check_invariance(const char *isa, int32_t n_out, int first)
  * many tasks. */
 PLAIN_TEST(cpu_product_of_a_head_at_full_height)
 {
-    device *d = test_device(NULL, (cpu_options){0});
+    AUTO_PTR(device_close) device *d = test_device(NULL, (cpu_options){0});
     uint64_t rng = test_seed();
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 64u << 20);
     check_product(d, &t, NUM_Q6_K, 1536, 262144, 1, false, &rng);
     check_product(d, &t, NUM_Q4_0, 256, 262144, 3, false, &rng);
-    test_pass_close(&t);
-    device_close(d);
 }
 
 PLAIN_TEST(cpu_product_rows_do_not_notice_their_neighbours)
@@ -300,7 +295,7 @@ TEST(cpu_products_of_hostile_activations)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN, 3e38f, 1e-42f, 70000.0f};
     uint64_t rng = test_seed();
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 16u << 20);
     for (int i = 0; i < 2 * N_ISA; i++) {
         device *d = test_device(every_isa[i / 2], (cpu_options){0});
@@ -327,7 +322,6 @@ TEST(cpu_products_of_hostile_activations)
         test_weight_free(&w);
         device_close(d);
     }
-    test_pass_close(&t);
 }
 
 /* ---- Gated units and experts ------------------------------------------------------------- */
@@ -358,7 +352,7 @@ TEST(cpu_activations_are_quantised_alike)
     static xblock want[N / 32], got[N / 32];
     static float x[N];
     uint64_t rng = test_seed();
-    device *plain = test_device("portable", (cpu_options){0});
+    AUTO_PTR(device_close) device *plain = test_device("portable", (cpu_options){0});
     for (int i = 0; i < N; i++) {
         int block = i / 32;
         x[i] = (float)rng_normal(&rng);
@@ -390,13 +384,12 @@ TEST(cpu_activations_are_quantised_alike)
             }
             device_close(d);
         }
-    device_close(plain);
 }
 
 TEST(cpu_glu_of_two_weights_and_of_halves)
 {
     uint64_t rng = test_seed();
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 16u << 20);
     for (int i = 0; i < N_ISA; i++) {
         device *d = test_device(every_isa[i], (cpu_options){0});
@@ -444,7 +437,6 @@ TEST(cpu_glu_of_two_weights_and_of_halves)
             }
         device_close(d);
     }
-    test_pass_close(&t);
 }
 
 /* Experts of rows together: against sums in double, and bit for bit against rows alone. */

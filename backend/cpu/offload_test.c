@@ -62,7 +62,7 @@ static void fill(planes *p, offload_kind kind, uint64_t *r)
 TEST(offload_kernels_of_all_instruction_sets_give_the_same_bits)
 {
     static const char *const isa[] = {"avx2", "avx512"};
-    planes *p = calloc(1, sizeof *p);
+    AUTO_PTR(free) planes *p = calloc(1, sizeof *p);
     uint64_t r = test_seed();
     err e = {0};
     const offload_kernels *plain, *k;
@@ -93,13 +93,12 @@ TEST(offload_kernels_of_all_instruction_sets_give_the_same_bits)
                 }
             }
     }
-    free(p);
 }
 
 /* One format by hand: y = sum of d_w (q - 8) d_x x. */
 TEST(offload_products_are_those_of_the_weights)
 {
-    planes *p = calloc(1, sizeof *p);
+    AUTO_PTR(free) planes *p = calloc(1, sizeof *p);
     uint64_t r = test_seed();
     err e = {0};
     const offload_kernels *k;
@@ -127,7 +126,6 @@ TEST(offload_products_are_those_of_the_weights)
             CHECK(fabs(y[0][o] - sum) <= 1e-6 * size);
         }
     }
-    free(p);
 }
 
 TEST(offload_host_share_ends_the_slower_side_first)

@@ -373,7 +373,7 @@ PLAIN_TEST(page_bounds_of_odd_keys_hold_with_the_same_bits)
 {
     static const int32_t dims[] = {256, 36, 320};
     uint64_t rng = test_seed();
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
     CHECK(ref);
     for (int n = 0; n < 3 * N_ODD; n++) {
         fixture f;
@@ -395,7 +395,6 @@ PLAIN_TEST(page_bounds_of_odd_keys_hold_with_the_same_bits)
         test_free(want.at);
         close_view(&f);
     }
-    device_close(ref);
 }
 
 TEST(page_sums_keep_a_nan_in_a_mean)
@@ -403,7 +402,7 @@ TEST(page_sums_keep_a_nan_in_a_mean)
     uint64_t rng = test_seed();
     for (int ref = 0; ref < 2; ref++) {
         fixture f;
-        device *d = test_device(NULL, (cpu_options){.reference = ref});
+        AUTO_PTR(device_close) device *d = test_device(NULL, (cpu_options){.reference = ref});
         CHECK(d);
         open_view(&f, NUM_F32, false, false, 128, &rng);
         fill_odd(&f, ODD_NAN, &rng);
@@ -413,7 +412,6 @@ TEST(page_sums_keep_a_nan_in_a_mean)
         CHECK(!isnan(part_of(&s, &f, 1, 1, 0, 4)) && !isnan(part_of(&s, &f, 0, 1, 0, 5)));
         test_free(s.at);
         close_view(&f);
-        device_close(d);
     }
 }
 
@@ -451,7 +449,7 @@ TEST(page_rescores_give_no_share_to_a_nan)
     for (int ref = 0; ref < 2; ref++) {
         fixture f;
         float to[PAGES * HEADS];
-        device *d = test_device(NULL, (cpu_options){.reference = ref});
+        AUTO_PTR(device_close) device *d = test_device(NULL, (cpu_options){.reference = ref});
         CHECK(d);
         open_view(&f, NUM_F32, false, false, 128, &rng);
         fill_pages(&f, false, &rng);
@@ -467,7 +465,6 @@ TEST(page_rescores_give_no_share_to_a_nan)
         }
         test_free(q.at);
         close_view(&f);
-        device_close(d);
     }
 }
 
@@ -499,7 +496,7 @@ static void watch_on(device *d, const kv_view *v, const page_sums *s, mat q, flo
     test_pass t;
     size_t room = page_watch_room(WATCH_PAGES, v->head_dim);
     page_watch w = {.seq = 0, .pos = 102, .n_pages = WATCH_PAGES - 3, .sums = s};
-    float *memory = mem_alloc(room * sizeof *memory);
+    AUTO_MEM float *memory = mem_alloc(room * sizeof *memory);
     CHECK(memory);
     w.score[PASS_MAIN] = score;
     w.room[PASS_MAIN] = memory;
@@ -509,13 +506,12 @@ static void watch_on(device *d, const kv_view *v, const page_sums *s, mat q, flo
     d->op->watch_pages(p, q, v, 0.7f, &w);
     CHECK_OK(p->e.status, p->e);
     test_pass_close(&t);
-    mem_free(memory);
 }
 
 TEST(page_watch_agrees_with_the_reference)
 {
     uint64_t rng = test_seed();
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
     CHECK(ref);
     for (int i = 0; i < N_ISA; i++) {
         device *d = test_device(every_isa[i], (cpu_options){0});
@@ -542,5 +538,4 @@ TEST(page_watch_agrees_with_the_reference)
         if (d)
             device_close(d);
     }
-    device_close(ref);
 }

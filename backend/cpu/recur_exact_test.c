@@ -129,7 +129,7 @@ static void check_case(test_pass *t, device *d, const gguf *golden, const char *
 {
     const recur_view v = {.n_k = 2, .n_v = 6, .dk = 16, .dv = 8, .n_taps = 4};
     int32_t channels = recur_channels(&v), width = v.n_v * v.dv;
-    rig g;
+    AUTO(rig_close) rig g;
     rig_open(&g, v, seed, state_sigma);
     size_t row = (size_t)channels * sizeof(float), n_out = ROWS * (size_t)width;
     float *x = draw(ROWS * (size_t)channels, seed, 0, x_sigma), *z = draw(n_out, seed + 2, 0, 1.5);
@@ -164,28 +164,25 @@ static void check_case(test_pass *t, device *d, const gguf *golden, const char *
     check_part(golden, name, "state", g.base.state, g.n_state, d->name, chunk);
     mem_free(x), mem_free(z), mem_free(a), mem_free(b);
     mem_free(delta), mem_free(unit), mem_free(state);
-    rig_close(&g);
 }
 
 TEST(recur_ops_equal_transformers)
 {
     static const int32_t chunks[] = {1, 2, 3, 64, ROWS};
-    gguf golden;
+    AUTO(gguf_close) gguf golden;
     err e = {0};
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     CHECK_OK(
         gguf_open(&golden, test_path("tests/data/fidelity/delta.golden"), true, NULL, NULL, &e), e);
     test_pass_open(&t, 16u << 20);
     for (int s = -1; s < N_ISA; s++) {
+        AUTO_PTR(device_close)
         device *d = test_device(s < 0 ? NULL : every_isa[s], (cpu_options){.reference = s < 0});
         for (size_t i = 0; d && i < sizeof chunks / sizeof *chunks; i++) {
             check_case(&t, d, &golden, "plain", 3000, 1, 0.3, chunks[i]);
             check_case(&t, d, &golden, "small", 4000, 2e-3, 1e-3, chunks[i]);
         }
-        device_close(d);
     }
-    test_pass_close(&t);
-    gguf_close(&golden);
 }
 
 /* ---- Against the chunked form -------------------------------------------------------------- */
@@ -281,10 +278,10 @@ static distance drift(test_pass *t, device *d, int32_t dk, int32_t dv, int32_t n
     const recur_view v = {.n_k = 1, .n_v = 1, .dk = dk, .dv = dv, .n_taps = 2};
     int32_t channels = recur_channels(&v);
     distance worst = {0};
-    rig g;
+    AUTO(rig_close) rig g;
     rig_open(&g, v, 5000, 0.3);
     double *S = mem_alloc(g.n_state * sizeof *S);
-    double *want = mem_alloc(PART * (size_t)dv * sizeof *want);
+    AUTO_MEM double *want = mem_alloc(PART * (size_t)dv * sizeof *want);
     CHECK(S && want);
     for (size_t i = 0; i < g.n_state; i++)
         S[i] = g.base.state[i];
@@ -315,15 +312,13 @@ static distance drift(test_pass *t, device *d, int32_t dk, int32_t dv, int32_t n
            d->name, n, dk, dv, worst.rms, worst.worst, end.rms, end.worst);
     worst.rms = fmax(worst.rms, end.rms);
     mem_free(S);
-    mem_free(want);
-    rig_close(&g);
     return worst;
 }
 
 /* Heads of the published size stay as close over as many tokens: bench/journal/exactness.md. */
 PLAIN_TEST(recur_rows_equal_the_chunked_form)
 {
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 16u << 20);
     for (int s = 0; s < N_ISA; s++) {
         device *d = test_device(every_isa[s], (cpu_options){0});
@@ -335,5 +330,4 @@ PLAIN_TEST(recur_rows_equal_the_chunked_form)
                   "%s: %.2e over many tokens, %.2e in wide heads", d->name, many.rms, wide.rms);
         device_close(d);
     }
-    test_pass_close(&t);
 }

@@ -220,15 +220,15 @@ static void drive(test_pass *t, device *d, layer *y, line *l, float *out)
 TEST(recur_ops_equal_the_definition)
 {
     uint64_t rng = test_seed();
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 16u << 20);
     for (int i = 0; i < N_SHAPES; i++) {
-        layer y;
+        AUTO(layer_close) layer y;
         line want[LINES], got[LINES];
         layer_open(&y, &shapes[i], &rng);
         size_t n_out = 45 * (size_t)y.v.n_v * (size_t)y.v.dv;
-        float *a = mem_alloc(n_out * sizeof *a), *b = mem_alloc(n_out * sizeof *b);
+        AUTO_MEM float *a = mem_alloc(n_out * sizeof *a), *b = mem_alloc(n_out * sizeof *b);
         CHECK(a && b);
         for (int k = 0; k < LINES; k++) {
             line_open(&want[k], &y.v);
@@ -264,12 +264,7 @@ TEST(recur_ops_equal_the_definition)
             line_close(&want[k]);
             mem_free(start[k]);
         }
-        mem_free(a);
-        mem_free(b);
-        layer_close(&y);
     }
-    test_pass_close(&t);
-    device_close(ref);
 }
 
 /* Calls `with` for the reference and for every instruction set, for some shapes. */
@@ -278,19 +273,17 @@ typedef void (*with_fn)(test_pass *t, device *d, layer *y, uint64_t *rng);
 static void on_every_device(with_fn with)
 {
     uint64_t rng = test_seed();
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 16u << 20);
     for (int s = -1; s < N_ISA; s++) {
+        AUTO_PTR(device_close)
         device *d = test_device(s < 0 ? NULL : every_isa[s], (cpu_options){.reference = s < 0});
         for (int i = 0; d && i < N_SHAPES; i++) {
-            layer y;
+            AUTO(layer_close) layer y;
             layer_open(&y, &shapes[i], &rng);
             with(&t, d, &y, &rng);
-            layer_close(&y);
         }
-        device_close(d);
     }
-    test_pass_close(&t);
 }
 
 /* Runs tokens 0 .. n - 1, cut into passes of certain rows by bits of `cuts`. */
@@ -325,7 +318,7 @@ static void any_cut(test_pass *t, device *d, layer *y, uint64_t *rng)
     enum { N = 17 };
     int32_t token[N];
     size_t width = (size_t)y->v.n_v * (size_t)y->v.dv;
-    float *a = mem_alloc(N * width * sizeof *a), *b = mem_alloc(N * width * sizeof *b);
+    AUTO_MEM float *a = mem_alloc(N * width * sizeof *a), *b = mem_alloc(N * width * sizeof *b);
     line want, got;
     CHECK(a && b);
     for (int i = 0; i < N; i++)
@@ -339,8 +332,6 @@ static void any_cut(test_pass *t, device *d, layer *y, uint64_t *rng)
         line_close(&got);
     }
     line_close(&want);
-    mem_free(a);
-    mem_free(b);
 }
 
 TEST(recur_prompts_have_the_same_bits_in_any_chunks)
@@ -357,7 +348,7 @@ static void rounds(test_pass *t, device *d, layer *y, int32_t n_rows, int32_t n0
                                     13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25};
     int32_t path[] = {0, 3, 4}, all[40], n = 0;
     size_t width = (size_t)y->v.n_v * (size_t)y->v.dv;
-    float *a = mem_alloc(32 * width * sizeof *a), *b = mem_alloc(32 * width * sizeof *b);
+    AUTO_MEM float *a = mem_alloc(32 * width * sizeof *a), *b = mem_alloc(32 * width * sizeof *b);
     line l, again;
     CHECK(a && b);
     line_open(&l, &y->v);
@@ -388,8 +379,6 @@ static void rounds(test_pass *t, device *d, layer *y, int32_t n_rows, int32_t n0
               "%s: %d rows, kept %d and %d", d->name, n_rows, n0, n1);
     line_close(&l);
     line_close(&again);
-    mem_free(a);
-    mem_free(b);
 }
 
 static void kept_paths(test_pass *t, device *d, layer *y, uint64_t *rng)
@@ -414,7 +403,8 @@ static void company(test_pass *t, device *d, layer *y, uint64_t *rng)
 {
     static const int32_t token[] = {3, 1, 4, 15, 9, 2, 6, 5};
     size_t width = (size_t)y->v.n_v * (size_t)y->v.dv, n = 0;
-    float *a = mem_alloc(ROWS * width * sizeof *a), *b = mem_alloc(ROWS * width * sizeof *b);
+    AUTO_MEM float *a = mem_alloc(ROWS * width * sizeof *a),
+                   *b = mem_alloc(ROWS * width * sizeof *b);
     line l[LINES], alone[LINES];
     (void)rng;
     CHECK(a && b);
@@ -444,8 +434,6 @@ static void company(test_pass *t, device *d, layer *y, uint64_t *rng)
         line_close(&l[k]);
         line_close(&alone[k]);
     }
-    mem_free(a);
-    mem_free(b);
 }
 
 TEST(recur_rows_do_not_notice_their_neighbours)
@@ -457,10 +445,10 @@ TEST(recur_ops_refuse_steps_out_of_order)
 {
     static const int32_t token[] = {1, 2, 3, 4}, loop[] = {-1, 2, 1, 0}, split[] = {-1, 0, 0, 2};
     uint64_t rng = test_seed();
-    device *d = test_device(NULL, (cpu_options){0});
-    test_pass t;
-    layer y;
-    line l;
+    AUTO_PTR(device_close) device *d = test_device(NULL, (cpu_options){0});
+    AUTO(test_pass_close) test_pass t;
+    AUTO(layer_close) layer y;
+    AUTO(line_close) line l;
     test_pass_open(&t, 1u << 20);
     layer_open(&y, &shapes[0], &rng);
     line_open(&l, &y.v);
@@ -475,10 +463,6 @@ TEST(recur_ops_refuse_steps_out_of_order)
     y.v.journal_rows = 3;
     CHECK_STATUS(run(&t, d, &y, &(part){&l, token, NULL, 4, false}, 1, NULL), E_ARG);
     CHECK_RAN(&t, run(&t, d, &y, &(part){&l, token, split, 3, false}, 1, NULL));
-    line_close(&l);
-    layer_close(&y);
-    test_pass_close(&t);
-    device_close(d);
 }
 
 /* The check wrapper repeats the ops on a copy of the stores, and finds a store gone wrong. */

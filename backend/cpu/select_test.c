@@ -26,7 +26,7 @@ static mat peaked(const attend_fixture *f, int32_t n, uint64_t *rng)
 static void structure(attend_fixture *f, uint64_t *rng)
 {
     size_t width = (size_t)f->s.dim * (size_t)f->s.n_head_kv;
-    float *part = mem_alloc(width * sizeof *part);
+    AUTO_MEM float *part = mem_alloc(width * sizeof *part);
     CHECK(part);
     for (int32_t line = 0; line < 2; line++)
         for (int32_t t = 0; t < LINE_MAX_KEYS; t++) {
@@ -35,7 +35,6 @@ static void structure(attend_fixture *f, uint64_t *rng)
             for (size_t i = 0; i < width; i++)
                 f->line[line].k[(size_t)t * width + i] += part[i];
         }
-    mem_free(part);
 }
 
 static bool same_rows(mat a, int32_t a0, mat b, int32_t b0, int32_t n)
@@ -49,9 +48,9 @@ TEST(cpu_block_selection_is_that_of_the_reference)
 {
     enum { PAST = 640, ROWS = 256 };
     uint64_t rng = test_seed();
-    device *ref = test_device("portable", (cpu_options){.reference = true});
+    AUTO_PTR(device_close) device *ref = test_device("portable", (cpu_options){.reference = true});
     for (int i = 0; i < (SANITIZED ? 1 : N_WIDE); i++) {
-        attend_fixture f;
+        AUTO(fixture_close) attend_fixture f;
         static sparse_stats got, want;
         got = want = (sparse_stats){0};
         sparse_rule rule[2] = {{.alpha = 0.5f, .n_prompt = 5000, .stats = &got}, {.stats = NULL}};
@@ -76,9 +75,7 @@ TEST(cpu_block_selection_is_that_of_the_reference)
         test_free(q.at);
         test_free(o.at);
         test_free(r.at);
-        fixture_close(&f);
     }
-    device_close(ref);
 }
 
 /* A threshold that no tile is under; passes without a whole query block; the prompt's end. */
@@ -162,7 +159,7 @@ TEST(cpu_block_selection_finds_the_tile_that_counts)
 {
     enum { PAST = 1024, ROWS = 128, NEEDLE = 4 };
     uint64_t rng = test_seed();
-    attend_fixture f;
+    AUTO(fixture_close) attend_fixture f;
     static sparse_stats t;
     t = (sparse_stats){0};
     sparse_rule rule[2] = {{.alpha = 0.2f, .n_prompt = 5000, .stats = &t}, {.stats = NULL}};
@@ -184,7 +181,6 @@ TEST(cpu_block_selection_finds_the_tile_that_counts)
     test_free(q.at);
     test_free(o.at);
     test_free(dense.at);
-    fixture_close(&f);
 }
 
 TEST(sparse_queries_are_whole_blocks_before_the_prompts_end)

@@ -161,8 +161,8 @@ static void do_add_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w
 static void check_op(const char *name, op_fn op, double bound)
 {
     uint64_t rng = test_seed();
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 16u << 20);
     for (int a = 0; a < N_ISA; a++) {
         device *d = test_device(every_isa[a], (cpu_options){0});
@@ -177,7 +177,7 @@ static void check_op(const char *name, op_fn op, double bound)
                     mat x = test_mat(rows, heads, n), y = test_mat(rows, heads, n);
                     mat got = test_mat(rows, heads + 1, n), want = test_mat(rows, heads, n);
                     got.heads = heads; /* a stride wider than the row */
-                    float *wv = mem_alloc((size_t)n * 4);
+                    AUTO_MEM float *wv = mem_alloc((size_t)n * 4);
                     weight w = {.name = "w", .type = NUM_F32, .n_in = n, .n_out = 1, .n_mat = 1};
                     w.data = wv;
                     test_fill(wv, (size_t)n, 1.0f, &rng);
@@ -192,12 +192,9 @@ static void check_op(const char *name, op_fn op, double bound)
                     test_free(y.at);
                     test_free(got.at);
                     test_free(want.at);
-                    mem_free(wv);
                 }
         device_close(d);
     }
-    test_pass_close(&t);
-    device_close(ref);
 }
 
 TEST(cpu_small_ops_equal_the_reference)
@@ -227,7 +224,7 @@ TEST(cpu_small_ops_equal_the_reference)
 TEST(cpu_functions_over_their_range)
 {
     enum { N = 200003 };
-    float *x = mem_alloc(N * 4), *one = mem_alloc(N * 4), *y = mem_alloc(N * 4);
+    AUTO_MEM float *x = mem_alloc(N * 4), *one = mem_alloc(N * 4), *y = mem_alloc(N * 4);
     for (int a = 0; a < N_ISA; a++) {
         device *d = test_device(every_isa[a], (cpu_options){0});
         if (!d)
@@ -280,9 +277,6 @@ TEST(cpu_functions_over_their_range)
         }
         device_close(d);
     }
-    mem_free(x);
-    mem_free(one);
-    mem_free(y);
 }
 
 TEST(cpu_functions_at_their_edges)
@@ -324,8 +318,8 @@ TEST(cpu_rope_at_every_scale_of_position)
     static const int32_t pos[] = {0, 1, 2, 511, 512, 4095, 65537, 131071, 262143};
     uint64_t rng = test_seed();
     float inv[PAIRS];
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 1u << 20);
     for (int i = 0; i < PAIRS; i++)
         inv[i] = i % 5 == 4 ? 0.0f : (float)pow(10000.0, -2.0 * i / (2 * PAIRS));
@@ -356,8 +350,6 @@ TEST(cpu_rope_at_every_scale_of_position)
             test_free(y.at);
             device_close(d);
         }
-    test_pass_close(&t);
-    device_close(ref);
 }
 
 /* Interleaved M-RoPE: pairs of each axis against plain rotations, and on every instruction set.
@@ -371,8 +363,8 @@ TEST(cpu_rope_by_sections)
     static const int32_t pos[ROWS] = {0, 7, 8, 1000, 31, 5};
     uint64_t rng = test_seed();
     float inv[MOST], start[ROWS * HEADS * DIM];
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 1u << 20);
     mat x = test_mat(ROWS, HEADS, DIM), y = test_mat(ROWS, HEADS, DIM),
         z = test_mat(ROWS, HEADS, DIM);
@@ -429,8 +421,6 @@ TEST(cpu_rope_by_sections)
     test_free(x.at);
     test_free(y.at);
     test_free(z.at);
-    test_pass_close(&t);
-    device_close(ref);
 }
 
 /* By column and row, as towers turn: against plain rotations of the halves of a head, and on every
@@ -442,8 +432,8 @@ TEST(cpu_rope_by_axes)
     uint64_t rng = test_seed();
     int32_t axis[2][ROWS];
     float inv[36];
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 1u << 20);
     for (int r = 0; r < ROWS; r++) {
         axis[0][r] = place[r];
@@ -502,8 +492,6 @@ TEST(cpu_rope_by_axes)
         test_free(y.at);
         test_free(z.at);
     }
-    test_pass_close(&t);
-    device_close(ref);
 }
 
 TEST(cpu_embed_gather_and_route)
@@ -511,15 +499,15 @@ TEST(cpu_embed_gather_and_route)
     enum { E = 128, K = 8, ROWS = 40 };
     static const num_type types[] = {NUM_F32, NUM_BF16, NUM_Q6_K, NUM_Q4_K, NUM_Q8_0};
     uint64_t rng = test_seed();
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 4u << 20);
     for (int a = 0; a < N_ISA; a++) {
         device *d = test_device(every_isa[a], (cpu_options){0});
         if (!d)
             continue;
         for (int i = 0; i < 5; i++) {
-            weight w;
+            AUTO(test_weight_free) weight w;
             err e = {0};
             test_weight(&w, types[i], 512, 50, 1, &rng);
             CHECK_OK(d->weight_load(d, &w, &e), e); /* a tied head is packed and gathered */
@@ -540,7 +528,6 @@ TEST(cpu_embed_gather_and_route)
             test_free(want.at);
             test_free(some.at);
             d->weight_free(d, &w);
-            test_weight_free(&w);
         }
         mat z = test_mat(ROWS, 1, E);
         test_fill(z.at, ROWS * E, 2.0f, &rng);
@@ -592,6 +579,4 @@ TEST(cpu_embed_gather_and_route)
         test_free(z.at);
         device_close(d);
     }
-    test_pass_close(&t);
-    device_close(ref);
 }

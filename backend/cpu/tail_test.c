@@ -98,13 +98,14 @@ PLAIN_TEST(tail_shares_equal_the_definition)
 {
     static const int32_t n_keys[] = {1, 9, 64, 65, 200, N_KEYS}, n_rows[] = {1, 3, 8, 8, 5, 8};
     uint64_t rng = test_seed();
-    device *ref = test_device(NULL, (cpu_options){.reference = true});
-    float *want = mem_alloc(TAIL_ROWS * STRIDE * 4), *got = mem_alloc(TAIL_ROWS * STRIDE * 4);
-    test_pass t;
+    AUTO_PTR(device_close) device *ref = test_device(NULL, (cpu_options){.reference = true});
+    AUTO_MEM float *want = mem_alloc(TAIL_ROWS * STRIDE * 4),
+                   *got = mem_alloc(TAIL_ROWS * STRIDE * 4);
+    AUTO(test_pass_close) test_pass t;
     CHECK(want && got);
     test_pass_open(&t, 16u << 20);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tail_rig g;
+        AUTO(rig_close) tail_rig g;
         rig_open(&g, &shapes[i], &rng);
         for (int k = 0; k < 6; k++) {
             measure(&g, &shapes[i], &t, ref, n_keys[k], n_rows[k], want);
@@ -125,23 +126,18 @@ PLAIN_TEST(tail_shares_equal_the_definition)
                 device_close(d);
             }
         }
-        rig_close(&g);
     }
-    test_pass_close(&t);
-    mem_free(want);
-    mem_free(got);
-    device_close(ref);
 }
 
 /* Nobody asks: nothing happens. A device without the op, or rows that do not fit: an error. */
 TEST(tail_of_nobody_costs_nothing)
 {
     uint64_t rng = test_seed();
-    device *d = test_device(NULL, (cpu_options){0});
+    AUTO_PTR(device_close) device *d = test_device(NULL, (cpu_options){0});
     float top[STRIDE];
     pass_tail tail = {.top = top, .stride = STRIDE, .rows = 1};
     tail_rig g;
-    test_pass t;
+    AUTO(test_pass_close) test_pass t;
     test_pass_open(&t, 1u << 20);
     rig_open(&g, &shapes[0], &rng);
     t.kv[0] = (kv_base){.k = g.store};
@@ -165,6 +161,4 @@ TEST(tail_of_nobody_costs_nothing)
     op_tail(p, q, &g.view, &g.turn, 1);
     CHECK_EQ(p->e.status, E_UNSUPPORTED);
     rig_close(&g);
-    test_pass_close(&t);
-    device_close(d);
 }

@@ -11,11 +11,10 @@
 /* Adds an event of n bytes. */
 static void add(recording *r, size_t n)
 {
-    str ev = {0};
+    AUTO(str_free) str ev = {0};
     str_printf(&ev, "data: %0*d\n\n", (int)n - 8, 0);
     recording_add(r, &ev);
     CHECK(!ev.bad);
-    str_free(&ev);
 }
 
 static recording *begin(recordings *s, const char *name)
@@ -101,11 +100,10 @@ TEST(recordings_number_their_events_while_others_drop_them)
     CHECK(!pthread_create(&thread, NULL, write_events, &other));
     str all = {0};
     for (int i = 0; i < EVENTS; i++) {
-        str ev = {0};
+        AUTO(str_free) str ev = {0};
         str_printf(&ev, ": ping\n\ndata: %d\n\ndata: %02800d\n\n", i, i);
         recording_add(r, &ev);
         str_puts(&all, str_text(&ev));
-        str_free(&ev);
     }
     pthread_join(thread, NULL);
     int64_t n = 0;

@@ -104,12 +104,11 @@ TEST(replay_forgets_the_oldest)
     }
     for (int i = 0; i < 600; i += 599) {
         char messages[200];
-        int32_t *out;
+        AUTO_MEM int32_t *out;
         int64_t n;
         snprintf(messages, sizeof messages, "[" CALL("call%d", "{}") "]", i);
         out = apply(r, messages, prompt, 3, &n);
         CHECK_EQ(out != NULL, i == 599);
-        mem_free(out);
     }
     replay_close(r);
 }

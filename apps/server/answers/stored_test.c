@@ -10,7 +10,7 @@
 static void put(stored *s, int32_t owner, const char *id, const char *previous, const char *in,
                 const char *out)
 {
-    str object = {0}, input = {0}, output = {0}, before = {0};
+    AUTO(str_free) str object = {0}, input = {0}, output = {0}, before = {0};
     str_printf(&object, "{\"id\":\"%s\"}", id);
     str_puts(&input, in);
     str_puts(&output, out);
@@ -22,25 +22,20 @@ static void put(stored *s, int32_t owner, const char *id, const char *previous, 
                                      .input = &input,
                                      .output = &output,
                                      .before = &before});
-    str_free(&object);
-    str_free(&input);
-    str_free(&output);
-    str_free(&before);
 }
 
 static void expect(stored *s, const char *id, bool output, const char *items)
 {
-    str got = {0};
+    AUTO(str_free) str got = {0};
     CHECK(stored_items(s, 0, id, output, &got));
     CHECK_STR(str_text(&got), items);
-    str_free(&got);
 }
 
 TEST(stored_responses_are_chains)
 {
     stored *s;
     err e = {0};
-    str got = {0};
+    AUTO(str_free) str got = {0};
     CHECK_OK(stored_open(&s, &(stored_limits){100, 1 << 20}, &e), e);
     put(s, 0, "a", NULL, "1", "2");
     put(s, 0, "b", "a", "3", "4");
@@ -58,14 +53,13 @@ TEST(stored_responses_are_chains)
     CHECK(stored_get(s, 0, "a", &got));
     CHECK_STR(got.at, "{\"id\":\"a\"}");
     stored_close(s);
-    str_free(&got);
 }
 
 TEST(stored_items_are_found_by_their_ids)
 {
     stored *s;
     err e = {0};
-    str got = {0};
+    AUTO(str_free) str got = {0};
     const char *ids[] = {"gone", "m1", "m2", "x"};
     CHECK_OK(stored_open(&s, &(stored_limits){100, 1 << 20}, &e), e);
     put(s, 0, "a", NULL, "{\"id\":\"m1\",\"c\":{\"id\":\"x\"}}", "{\"id\":\"m2\"},{\"id\":\"m3\"}");
@@ -76,7 +70,6 @@ TEST(stored_items_are_found_by_their_ids)
     stored_find_items(s, 0, ids, 4, &got);
     CHECK_STR(got.at, "[{\"id\":\"m2\"},{\"id\":\"m1\",\"c\":{\"id\":\"x\"}}");
     stored_close(s);
-    str_free(&got);
 }
 
 TEST(stored_responses_are_bounded)
@@ -86,7 +79,7 @@ TEST(stored_responses_are_bounded)
     char id[16], last[16] = "", text[512];
     int64_t count;
     uint64_t bytes, rng = test_seed();
-    str got = {0};
+    AUTO(str_free) str got = {0};
     memset(text, '1', sizeof text - 1);
     text[sizeof text - 1] = 0;
     CHECK_OK(stored_open(&s, &(stored_limits){10, 16 << 10}, &e), e);
@@ -111,7 +104,6 @@ TEST(stored_responses_are_bounded)
     stored_count(s, &count, &bytes);
     CHECK(!count && !bytes);
     stored_close(s);
-    str_free(&got);
 }
 
 static void put_running(stored *s, const char *id, const char *state, const char *previous,
@@ -135,9 +127,8 @@ static void put_running(stored *s, const char *id, const char *state, const char
 
 static bool has(stored *s, const char *id, const char *text)
 {
-    str o = {0};
+    AUTO(str_free) str o = {0};
     bool found = stored_get(s, 0, id, &o) && strstr(o.at, text);
-    str_free(&o);
     return found;
 }
 
@@ -145,7 +136,7 @@ TEST(stored_responses_that_run_are_replaced)
 {
     stored *s;
     err e = {0};
-    str o = {0};
+    AUTO(str_free) str o = {0};
     int64_t count;
     uint64_t bytes;
     CHECK_OK(stored_open(&s, &(stored_limits){2, 1 << 20}, &e), e);
@@ -182,5 +173,4 @@ TEST(stored_responses_that_run_are_replaced)
     stored_count(s, &count, &bytes);
     CHECK_EQ(count, 1); /* "c": the others made room for "d" */
     stored_close(s);
-    str_free(&o);
 }

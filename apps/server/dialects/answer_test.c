@@ -176,7 +176,7 @@ static bool has_broken_call(const run *r)
 
 static void check_run(const run *r)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     str streamed[3] = {{0}}, whole[3] = {{0}};
     CHECK(utf8_valid(r->stream.at, r->stream.n) && utf8_valid(r->whole.at, r->whole.n));
     hear_stream(r, streamed);
@@ -189,7 +189,6 @@ static void check_run(const run *r)
         str_free(&streamed[i]);
         str_free(&whole[i]);
     }
-    arena_free(&mem);
 }
 
 static const char *const pieces[] = {"<|channel>",

@@ -21,7 +21,7 @@ TEST(ollama_results_find_their_calls)
         "{\"id\":\"c9\",\"function\":{\"name\":\"g\"}}]},"
         "{\"role\":\"tool\",\"tool_name\":\"g\",\"content\":\"1\"},"
         "{\"role\":\"tool\",\"content\":\"2\"}]}";
-    request rq;
+    AUTO(request_free) request rq;
     problem p;
     CHECK_MSG(parse(&rq, API_OLLAMA_CHAT, body, &p), "%s", p.text);
     CHECK_TALK(&rq.talk,
@@ -33,12 +33,11 @@ TEST(ollama_results_find_their_calls)
                "{\"role\":\"tool\",\"tool_call_id\":\"c9\",\"content\":\"1\"},"
                "{\"role\":\"tool\",\"tool_call_id\":\"call_1_0\",\"content\":\"2\"}]");
     CHECK(rq.stream && rq.thinks_by_default && !rq.load_only);
-    request_free(&rq);
 }
 
 TEST(ollama_options_are_sampling_fields)
 {
-    request rq;
+    AUTO(request_free) request rq;
     problem p;
     CHECK(parse(&rq, API_OLLAMA_GENERATE,
                 "{\"prompt\":\"x\",\"system\":\"s\",\"stream\":false,\"format\":{\"type\":"
@@ -70,7 +69,6 @@ TEST(ollama_options_are_sampling_fields)
                 &p));
     CHECK_STR(rq.prefill, "Well");
     CHECK(rq.continue_last);
-    request_free(&rq);
 }
 
 static status parse_all(void *arg, err *e)

@@ -14,7 +14,7 @@ static bool parse(embed_request *rq, embed_api api, const char *body, problem *p
 
 static void check_norm(const char *norm, const float want[4])
 {
-    embed_request rq;
+    AUTO(embed_free) embed_request rq;
     problem p;
     float v[4] = {3, -4, 0, 0};
     int32_t n = 4;
@@ -24,7 +24,6 @@ static void check_norm(const char *norm, const float want[4])
     CHECK(embed_norm(&rq, v, &n, &p));
     for (int i = 0; i < 4; i++)
         CHECK_NEAR(v[i], want[i], 1e-3 * fabs((double)want[i]));
-    embed_free(&rq);
 }
 
 TEST(embed_form_norms_as_asked)
@@ -33,7 +32,7 @@ TEST(embed_form_norms_as_asked)
     check_norm("-1", (float[]){3, -4, 0, 0});
     check_norm("1", (float[]){3.0f / 7, -4.0f / 7, 0, 0});
     check_norm("0", (float[]){24570, -32760, 0, 0});
-    embed_request rq;
+    AUTO(embed_free) embed_request rq;
     problem p;
     float zero[2] = {0}, huge[2] = {3e38f, 3e38f};
     int32_t n = 2;
@@ -56,13 +55,12 @@ TEST(embed_form_norms_as_asked)
     CHECK(embed_norm(&rq, cut, &n, &p));
     CHECK_EQ(n, 2);
     CHECK_NEAR(cut[1], 12.0 / 13, 1e-6);
-    embed_free(&rq);
 }
 
 static void written(embed_api api, const char *body, str *o)
 {
     static const float v[] = {1, -2.5f};
-    embed_request rq;
+    AUTO(embed_free) embed_request rq;
     problem p;
     CHECK(parse(&rq, api, body, &p));
     embed_answer a = {.rq = &rq, .model = "m", .pooling = "last", .n_tokens = 5};
@@ -71,12 +69,11 @@ static void written(embed_api api, const char *body, str *o)
     for (int32_t i = 0; i < rq.n_inputs; i++)
         embed_put(&a, i, v, 2, o);
     embed_end(&a, o);
-    embed_free(&rq);
 }
 
 TEST(embed_form_writes_every_dialect)
 {
-    str o = {0};
+    AUTO(str_free) str o = {0};
     written(EMBED_OPENAI, "{\"input\":[\"x\"],\"encoding_format\":\"base64\"}", &o);
     /* 1.0f and -2.5f, little-endian: 00 00 80 3f 00 00 20 c0 */
     CHECK(strstr(o.at, "\"embedding\":\"AACAPwAAIMA=\""));
@@ -93,7 +90,6 @@ TEST(embed_form_writes_every_dialect)
     CHECK_STR(o.at, "{\"embedding\":[1,-2.5]}");
     written(EMBED_OLLAMA_OLD, "{}", &o);
     CHECK_STR(o.at, "{\"embedding\":[]}");
-    str_free(&o);
 }
 
 static status parse_all(void *arg, err *e)

@@ -85,7 +85,7 @@ TEST(every_dialect_brings_pictures)
          "[{\"role\":\"user\",\"content\":[" N(0) "]}]"},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        request rq = {0};
+        AUTO(request_free) request rq = {0};
         problem p = {0};
         CHECK_MSG(request_parse(&rq, row[i].api, row[i].body, strlen(row[i].body), &sees, &p),
                   "%s: %s", row[i].body, p.text);
@@ -94,7 +94,6 @@ TEST(every_dialect_brings_pictures)
         for (int32_t k = 0; k < row[i].n; k++)
             CHECK_EQ(rq.pictures.at[k].n_tokens, row[i].tokens[k]);
         CHECK_MSG(!rq.n_left_out, "%s", str_text(&rq.left_out));
-        request_free(&rq);
     }
 }
 
@@ -105,7 +104,7 @@ TEST(prompts_of_llama_server_have_marks_for_pictures)
         "\",\"multimodal_data\":"
         "[\"" DOT "\",\"" DOT "\"]},\"plain " PICTURE_MARK "\",{\"prompt_string\":\"" PICTURE_MARK
         "\",\"multimodal_data\":[\"" DOT "\"]}]}";
-    request rq = {0};
+    AUTO(request_free) request rq = {0};
     problem p = {0};
     CHECK_MSG(request_parse(&rq, API_LLAMA, body, sizeof body - 1, &sees, &p), "%s", p.text);
     CHECK_EQ(rq.n_prompts, 3);
@@ -113,7 +112,6 @@ TEST(prompts_of_llama_server_have_marks_for_pictures)
     CHECK(rq.prompt[0].n_pictures == 2 && rq.prompt[0].first_picture == 0);
     CHECK(rq.prompt[1].n_pictures == 0);
     CHECK(rq.prompt[2].n_pictures == 1 && rq.prompt[2].first_picture == 2);
-    request_free(&rq);
 }
 
 static void put_many(str *o, int n)
@@ -215,25 +213,22 @@ TEST(pictures_of_requests_that_are_refused)
     };
     static const request_limits blind = {.n_vocab = 1000};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        request rq = {0};
+        AUTO(request_free) request rq = {0};
         problem p = {0};
         bool ok = request_parse(&rq, bad[i].api, bad[i].body, strlen(bad[i].body),
                                 bad[i].blind ? &blind : &sees, &p);
         CHECK_MSG(!ok && p.status == 400, "%s: %d", bad[i].body, p.status);
         CHECK_MSG(!strcmp(p.param, bad[i].param), "%s: %s", bad[i].body, p.param);
         CHECK_MSG(strstr(p.text, bad[i].sentence), "%s", p.text);
-        request_free(&rq);
     }
     for (int n = PICTURES_MAX; n <= PICTURES_MAX + 1; n++) {
-        request rq = {0};
+        AUTO(request_free) request rq = {0};
         problem p = {0};
-        str body = {0};
+        AUTO(str_free) str body = {0};
         put_many(&body, n);
         bool ok = request_parse(&rq, API_OLLAMA_CHAT, body.at, body.n, &sees, &p);
         CHECK_EQ(ok, n == PICTURES_MAX);
         CHECK(ok || (!strcmp(p.param, "messages[0].images[16]") &&
                      strstr(p.text, "more than 16 pictures")));
-        request_free(&rq);
-        str_free(&body);
     }
 }

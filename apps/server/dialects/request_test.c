@@ -191,14 +191,13 @@ TEST(request_mistakes_are_400_and_name_the_field)
 {
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         const mistake *m = &mistakes[i];
-        request rq = {0};
+        AUTO(request_free) request rq = {0};
         problem p = {0};
         bool ok = request_parse(&rq, m->api, m->body, strlen(m->body), &limits, &p);
         CHECK_MSG(!ok && p.status == 400, "%s: status %d", m->body, p.status);
         CHECK_MSG(!strcmp(p.param, m->param), "%s: names '%s': %s", m->body, p.param, p.text);
         CHECK_MSG(strstr(p.text, m->says), "%s: says '%s'", m->body, p.text);
         CHECK_MSG(!*m->param || strstr(p.text, m->param), "%s: says '%s'", m->body, p.text);
-        request_free(&rq);
     }
 }
 
@@ -211,7 +210,7 @@ static void parse_request(request *rq, api_kind api, const char *body)
 
 TEST(request_chat_reads_every_field)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(
         &rq, API_CHAT,
         "{\"model\":\"m\",\"stream\":true,\"stream_options\":{\"include_usage\":true},\"n\":3,"
@@ -235,12 +234,11 @@ TEST(request_chat_reads_every_field)
     CHECK_EQ(rq.choice, TOOLS_NONE);
     CHECK_TALK(&rq.talk, "[{\"role\":\"user\",\"content\":\"x\"}]");
     CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
-    request_free(&rq);
 }
 
 TEST(request_allowed_tools_are_some_of_all)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(
         &rq, API_RESPONSES,
         "{" I ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"function\","
@@ -265,12 +263,11 @@ TEST(request_allowed_tools_are_some_of_all)
                   ",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":"
                   "\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":\"web_search\"}]}}");
     CHECK_EQ(rq.choice, TOOLS_NONE);
-    request_free(&rq);
 }
 
 TEST(request_numbers_keep_their_spelling)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(
         &rq, API_MESSAGES,
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
@@ -285,12 +282,11 @@ TEST(request_numbers_keep_their_spelling)
         "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":12345678901234567890.10}}}]},"
         "{\"role\":\"tool\",\"tool_call_id\":\"t\",\"content\":\"r\"},{\"role\":\"user\","
         "\"content\":\"go on\"}]");
-    request_free(&rq);
 }
 
 TEST(request_responses_items_become_messages)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(
         &rq, API_RESPONSES,
         "{\"instructions\":\"be\",\"input\":[{\"role\":\"developer\",\"content\":[{\"type\":"
@@ -312,7 +308,6 @@ TEST(request_responses_items_become_messages)
         "\"tool_call_id\":\"1\",\"content\":\"o\"},{\"role\":\"tool\",\"tool_call_id\":\"2\","
         "\"content\":\"p\"}]");
     CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
-    request_free(&rq);
 }
 
 /* Tools that the client runs are functions to the model; those of a host are left out, and said. */
@@ -368,7 +363,7 @@ TEST(request_tools_that_are_no_functions)
     };
     char body[1024];
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        request rq;
+        AUTO(request_free) request rq;
         snprintf(body, sizeof body, "{%s,\"tools\":[%s]}", all[i].api == API_RESPONSES ? I : M,
                  all[i].tool);
         parse_request(&rq, all[i].api, body);
@@ -378,7 +373,6 @@ TEST(request_tools_that_are_no_functions)
         else
             CHECK_MSG(!rq.tools.n && strstr(str_text(&rq.left_out), all[i].left_out), "%s: %s",
                       all[i].tool, str_text(&rq.left_out));
-        request_free(&rq);
     }
 }
 
@@ -386,7 +380,7 @@ TEST(request_tools_that_are_no_functions)
  */
 TEST(request_items_of_agents_become_messages)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(
         &rq, API_RESPONSES,
         "{\"input\":[{\"type\":\"additional_tools\",\"role\":\"developer\",\"tools\":[{\"type\":"
@@ -431,7 +425,6 @@ TEST(request_items_of_agents_become_messages)
     CHECK(strstr(str_text(&rq.left_out), "ghost_snapshot"));
     CHECK(strstr(rq.left_out.at, "web_search_call") && strstr(rq.left_out.at, "encrypted_content"));
     CHECK_EQ(rq.n_left_out, 3);
-    request_free(&rq);
 }
 
 static bool is_refused(api_kind api, const char *body, problem *p);
@@ -471,13 +464,12 @@ TEST(request_output_format_of_the_messages_beta)
 
 TEST(request_failed_mcp_calls_say_why)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(&rq, API_RESPONSES,
                   "{\"input\":[{\"type\":\"mcp_call\",\"id\":\"m\",\"server_label\":\"l\",\"name\":"
                   "\"f\",\"arguments\":\"{}\",\"output\":null,\"error\":{\"type\":\"http_error\","
                   "\"message\":\"no route\"}}]}");
     CHECK_TALK_HAS(&rq.talk, "\"content\":\"Error: no route");
-    request_free(&rq);
 }
 
 TEST(request_members_without_a_reader_are_named)
@@ -508,13 +500,12 @@ TEST(request_members_without_a_reader_are_named)
          NULL},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        request rq;
+        AUTO(request_free) request rq;
         parse_request(&rq, all[i].api, all[i].body);
         CHECK_MSG(all[i].named ? strstr(str_text(&rq.left_out), all[i].named) != NULL
                                : !rq.n_left_out,
                   "%s: %s", all[i].body, str_text(&rq.left_out));
         CHECK_MSG(rq.n_left_out <= 1, "%s: %s", all[i].body, str_text(&rq.left_out));
-        request_free(&rq);
     }
 }
 
@@ -533,7 +524,7 @@ TEST(request_of_an_openrouter_client)
 
 TEST(request_documents_of_text_are_read)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(
         &rq, API_MESSAGES,
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\",\"title\":\"T\","
@@ -554,12 +545,11 @@ TEST(request_documents_of_text_are_read)
         "\"tool_call_id\":\"t\",\"content\":\"<document>\\ntwo\\n</document>\\n<search_result>\\n"
         "title: S\\nsource: u\\nthree\\n</search_result>\\n\"}]");
     CHECK(strstr(str_text(&rq.left_out), "tool_reference"));
-    request_free(&rq);
 }
 
 TEST(request_attribution_lines_leave_the_prompt)
 {
-    request a, b;
+    AUTO(request_free) request a, b;
     parse_request(
         &a, API_MESSAGES,
         "{\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=1;\"},"
@@ -572,13 +562,11 @@ TEST(request_attribution_lines_leave_the_prompt)
     for (size_t i = 0; i < a.talk.n; i++)
         CHECK_STR(a.talk.turn[i].part->text.s, b.talk.turn[i].part->text.s);
     CHECK_STR(a.talk.turn[0].part->text.s, "s");
-    request_free(&a);
-    request_free(&b);
 }
 
 TEST(request_prefill_is_how_the_answer_begins)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(
         &rq, API_CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
@@ -587,15 +575,13 @@ TEST(request_prefill_is_how_the_answer_begins)
     CHECK_TALK(&rq.talk, "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":"
                          "\"assistant\",\"content\":\"Well, \"}]");
     CHECK(rq.continue_last && !rq.no_generation_prompt);
-    request_free(&rq);
 }
 
 static bool is_refused(api_kind api, const char *body, problem *p)
 {
-    request rq = {0};
+    AUTO(request_free) request rq = {0};
     *p = (problem){0};
     bool ok = request_parse(&rq, api, body, strlen(body), &limits, p);
-    request_free(&rq);
     return !ok;
 }
 
@@ -665,13 +651,12 @@ TEST(request_no_field_is_ignored_in_silence)
     CHECK_STR(p.code, "unknown_parameter");
     CHECK(is_refused(API_MESSAGES, "{" M ",\"stop\":\"x\"}", &p));
     CHECK(is_refused(API_COMPLETIONS, "{" P "," F "}", &p));
-    request rq = {0};
+    AUTO(request_free) request rq = {0};
     p = (problem){0};
     request_limits lenient = limits;
     lenient.lenient = true;
     static const char odd[] = "{" M ",\"never_heard_of\":7}";
     CHECK(request_parse(&rq, API_CHAT, odd, sizeof odd - 1, &lenient, &p));
-    request_free(&rq);
 }
 
 /* What other servers name differently, with the values that are false or 0 and ask for something.
@@ -696,7 +681,7 @@ TEST(request_false_and_zero_turn_thoughts_off)
                                             "\"reasoning\":{\"effort\":\"none\"}"};
     static const api_kind conversations[] = {API_CHAT, API_RESPONSES, API_MESSAGES};
     char body[512];
-    request rq;
+    AUTO(request_free) request rq;
     problem p;
     for (size_t k = 0; k < 3; k++) {
         for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
@@ -734,7 +719,6 @@ TEST(request_false_and_zero_turn_thoughts_off)
     rq = (request){0};
     p = (problem){0};
     CHECK(request_parse(&rq, API_CHAT, other, sizeof other - 1, &with, &p));
-    request_free(&rq);
 }
 
 /* Every row of the table: both spellings, in each API, its ends, and what lies beyond. */
@@ -781,7 +765,7 @@ TEST(request_sampling_of_other_servers)
     lim.sampling.dry_base = 1.75f;
     for (int api = 0; api < 4; api++) {
         char body[1200];
-        request rq = {0};
+        AUTO(request_free) request rq = {0};
         problem p = {0};
         int n = snprintf(body, sizeof body, shells[api], fields);
         CHECK_MSG(request_parse(&rq, (api_kind)api, body, (size_t)n, &lim, &p), "%s", p.text);
@@ -804,9 +788,8 @@ TEST(request_sampling_of_other_servers)
         n = snprintf(body, sizeof body, shells[api], "\"samplers\":\"dkt\"");
         CHECK_MSG(request_parse(&rq, (api_kind)api, body, (size_t)n, &lim, &p), "%s", p.text);
         CHECK(s->order[0] == CARAT_SAMPLER_DRY && s->order[1] == CARAT_SAMPLER_TOP_K);
-        request_free(&rq);
     }
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(&rq, API_COMPLETIONS, "{" P ",\"max_tokens\":0,\"echo\":true,\"logprobs\":3}");
     CHECK(rq.no_answer && rq.echo && rq.logprobs && rq.sampling.n_top_logprobs == 3);
     request_free(&rq);
@@ -815,7 +798,6 @@ TEST(request_sampling_of_other_servers)
     request_free(&rq);
     parse_request(&rq, API_CHAT, "{" M ",\"stream\":true,\"prompt_logprobs\":5}");
     CHECK(!rq.logprobs && rq.prompt_logprobs == 5 && !rq.no_answer);
-    request_free(&rq);
 }
 
 TEST(request_forms_of_other_servers)
@@ -887,7 +869,7 @@ TEST(request_prediction)
     char body[512];
     problem p;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        request rq = {0};
+        AUTO(request_free) request rq = {0};
         p = (problem){0};
         int n = snprintf(body, sizeof body, shells[API_CHAT], good[i].field);
         CHECK_MSG(request_parse(&rq, API_CHAT, body, (size_t)n, &limits, &p), "%s: %s", body,
@@ -897,7 +879,6 @@ TEST(request_prediction)
             CHECK_EQ(rq.n_prediction, strlen(good[i].text));
             CHECK(!memcmp(rq.prediction, good[i].text, rq.n_prediction));
         }
-        request_free(&rq);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(body, sizeof body, shells[API_CHAT], bad[i][0]);
@@ -950,7 +931,7 @@ TEST(request_speculation)
     problem p;
     for (int api = 0; api < 4; api++) {
         for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-            request rq = {0};
+            AUTO(request_free) request rq = {0};
             p = (problem){0};
             int n = snprintf(body, sizeof body, shells[api], good[i].field);
             CHECK_MSG(request_parse(&rq, (api_kind)api, body, (size_t)n, &limits, &p), "%s: %s",
@@ -959,7 +940,6 @@ TEST(request_speculation)
             CHECK_EQ(rq.speculation.n_max, good[i].n_max);
             CHECK_EQ(rq.speculation.tree_max, good[i].tree_max);
             CHECK(!rq.speculation.fixed);
-            request_free(&rq);
         }
         for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
             snprintf(body, sizeof body, shells[api], bad[i][0]);
@@ -971,7 +951,7 @@ TEST(request_speculation)
 
 TEST(request_least_limit_of_tokens_counts)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(&rq, API_CHAT, "{" M ",\"n_predict\":5,\"max_tokens\":9}");
     CHECK_EQ(rq.max_tokens, 5);
     request_free(&rq);
@@ -980,7 +960,6 @@ TEST(request_least_limit_of_tokens_counts)
     request_free(&rq);
     parse_request(&rq, API_CHAT, "{" M ",\"n_predict\":-1}");
     CHECK_EQ(rq.max_tokens, 0);
-    request_free(&rq);
 }
 
 TEST(request_functions_are_tools_in_the_older_way)
@@ -1016,14 +995,13 @@ TEST(request_functions_are_tools_in_the_older_way)
 
 TEST(request_a_tool_allowed_twice_is_one_tool)
 {
-    request rq;
+    AUTO(request_free) request rq;
     parse_request(
         &rq, API_CHAT,
         "{" M "," F ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
         "\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":"
         "\"function\",\"function\":{\"name\":\"f\"}}]}}}");
     CHECK_STR(str_text(&rq.allowed), str_text(&rq.tools));
-    request_free(&rq);
 }
 
 TEST(request_template_arguments)
@@ -1073,7 +1051,7 @@ TEST(request_sentences_of_the_library_name_the_clients_fields)
          "messages[0].content is odd"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        request rq;
+        AUTO(request_free) request rq;
         problem p = {0};
         err e = {0};
         parse_request(&rq, cases[i].api, cases[i].body);
@@ -1087,7 +1065,6 @@ TEST(request_sentences_of_the_library_name_the_clients_fields)
         CHECK(!problem_of(&rq, &p, &e));
         CHECK_STR(p.param, cases[i].param);
         CHECK_STR(p.text, cases[i].text);
-        request_free(&rq);
     }
 }
 
@@ -1119,9 +1096,9 @@ TEST(request_of_too_many_short_messages_is_400)
         const char *list;
     } cases[] = {{API_MESSAGES, "messages"}, {API_RESPONSES, "input"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        request rq = {0};
+        AUTO(request_free) request rq = {0};
         problem p = {0};
-        str body = {0};
+        AUTO(str_free) str body = {0};
         str_printf(&body, "{\"max_tokens\":1,\"%s\":[", cases[i].list);
         for (int k = 0; k < 140000; k++)
             str_puts(&body, k ? ",{\"role\":\"user\",\"content\":\"\"}"
@@ -1131,8 +1108,6 @@ TEST(request_of_too_many_short_messages_is_400)
         CHECK_EQ(p.status, 400);
         CHECK_STR(p.param, cases[i].list);
         CHECK_MSG(strstr(p.text, "too many for a text of this length"), "%s", p.text);
-        request_free(&rq);
-        str_free(&body);
     }
 }
 
@@ -1156,9 +1131,9 @@ TEST(request_of_many_small_parts_takes_no_quadratic_time)
          ",{\"function\":{\"name\":\"f%d\"}}", "]},{\"role\":\"tool\"}]}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        request rq = {0};
+        AUTO(request_free) request rq = {0};
         problem p = {0};
-        str body = {0};
+        AUTO(str_free) str body = {0};
         str_puts(&body, cases[i].head);
         for (int k = 0; k < cases[i].n; k++)
             str_printf(&body, cases[i].each, k);
@@ -1169,7 +1144,5 @@ TEST(request_of_many_small_parts_takes_no_quadratic_time)
         double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
         CHECK_MSG(p.status == cases[i].status, "%d: %s", p.status, p.text);
         CHECK_MSG(seconds < 3, "%.1f s", seconds);
-        request_free(&rq);
-        str_free(&body);
     }
 }

@@ -31,7 +31,7 @@ typedef struct description {
 
 static void open_description(description *d)
 {
-    str text = {0};
+    AUTO(str_free) str text = {0};
     err e = {0};
     *d = (description){0};
     openapi_write(&text);
@@ -39,7 +39,6 @@ static void open_description(description *d)
     CHECK_OK(jtree_parse(text.at, text.n, "openapi.json", 64, &d->mem, &d->root, &e), e);
     d->schemas = jtree_get(jtree_get(d->root, "components"), "schemas");
     CHECK(d->schemas);
-    str_free(&text);
 }
 
 /* ---- A validator ---- */
@@ -211,7 +210,7 @@ static bool is_accepted(api_kind api, const char *body, char *why, size_t cap)
 
 static void compare_verdicts(const description *d, api_kind api, const char *body)
 {
-    arena mem = {0};
+    AUTO(arena_free) arena mem = {0};
     const jtree *v;
     err e = {0};
     char why[1024];
@@ -220,7 +219,6 @@ static void compare_verdicts(const description *d, api_kind api, const char *bod
     bool taken = is_accepted(api, body, why, sizeof why);
     CHECK_MSG(valid == taken, "%s: the schema calls it %s; the server %s%s", body,
               valid ? "valid" : "invalid", taken ? "accepts it" : "says ", why);
-    arena_free(&mem);
 }
 
 /* The rest of a body, so that a single field can be tested. */

@@ -104,7 +104,7 @@ TEST(a_replaced_file_has_another_mark)
 
 TEST(each_allocation_of_a_list_of_models_may_fail)
 {
-    rig r;
+    AUTO(rig_free) rig r;
     rig_open(&r);
     r.o.models.at[r.o.models.n++] = r.dir;
     for (int64_t n = 0;; n++) {
@@ -118,7 +118,6 @@ TEST(each_allocation_of_a_list_of_models_may_fail)
         if (!hit)
             break;
     }
-    rig_free(&r);
 }
 
 /* Loads the model on the loader's thread, and closes all. */
@@ -140,7 +139,7 @@ static status load_one(rig *r, err *e)
 
 TEST(each_allocation_of_loading_may_fail)
 {
-    rig r;
+    AUTO(rig_free) rig r;
     int forgiven = 0;
     rig_open(&r);
     for (int64_t n = 0;; n += test_brief() ? 7 : 1) {
@@ -156,13 +155,12 @@ TEST(each_allocation_of_loading_may_fail)
         if (!hit)
             break;
     }
-    rig_free(&r);
 }
 
 /* Waiting requests get a 503 with Retry-After when memory was short, and later ones the model. */
 TEST(a_load_without_memory_is_tried_again)
 {
-    rig r;
+    AUTO(rig_free) rig r;
     catalog *c;
     err e = {0};
     exchange x = {.fd = -1, .keep_ms = KEEP_DEFAULT};
@@ -192,13 +190,12 @@ TEST(a_load_without_memory_is_tried_again)
     catalog_release(c, &x);
     catalog_close(c);
     r.s.passes.n = 0;
-    rig_free(&r);
 }
 
 /* Names of the store's models: clients of ollama ask for "gemma4:e4b". */
 TEST(short_names_find_offers)
 {
-    rig r;
+    AUTO(rig_free) rig r;
     catalog *c;
     err e = {0};
     static char words[3][1100];
@@ -217,5 +214,4 @@ TEST(short_names_find_offers)
     CHECK(!strcmp(offers_find(c, "gemma4")->name, "gemma4")); /* a model's own name comes first */
     CHECK(!offers_find(c, "gemma4:e4b-q6_k") && !offers_find(c, "gemma4:e2b"));
     catalog_close(c);
-    rig_free(&r);
 }

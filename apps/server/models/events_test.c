@@ -62,7 +62,7 @@ static int count(const str *s, const char *text)
 
 TEST(events_reach_a_reader_in_order)
 {
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     events_add(r.v, "a\"b", "model_status", "{\"status\":\"loaded\"}");
     events_add(r.v, "c", "model_remove", NULL);
@@ -74,12 +74,11 @@ TEST(events_reach_a_reader_in_order)
               "\"loaded\"}}\n\ndata: {\"model\":\"c\",\"event\":\"model_remove\"}\n\n");
     atomic_store(&r.s.state, SERVER_DRAINING);
     CHECK_EQ(take(&r), 0);
-    rig_close(&r);
 }
 
 TEST(events_tell_a_slow_reader_that_it_missed_some)
 {
-    rig r;
+    AUTO(rig_close) rig r;
     rig_open(&r);
     for (int i = 0; i < 700; i++)
         events_add(r.v, i == 699 ? "last" : "some", "model_status", NULL);
@@ -90,5 +89,4 @@ TEST(events_tell_a_slow_reader_that_it_missed_some)
     close(r.client);
     r.client = -1;
     CHECK_EQ(take(&r), -1);
-    rig_close(&r);
 }
