@@ -4,7 +4,6 @@
 #include "apps/jsonw.h"
 #include "apps/named.h"
 #include "apps/term.h"
-#include "base/mem.h"
 #include "base/show.h"
 
 #include <string.h>

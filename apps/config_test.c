@@ -1,7 +1,6 @@
 /* config_test.c - TOML as its specification has it; settings, their order and their errors. */
 #include "apps/commands.h"
 #include "apps/config.h"
-#include "base/mem.h"
 #include "tests/spawn.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"

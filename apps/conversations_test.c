@@ -1,7 +1,6 @@
 /* conversations_test.c - kept conversations: numbers, titles, two writers, hostile files, no
  * memory. */
 #include "apps/conversations.h"
-#include "base/mem.h"
 #include "tests/spawn.h"
 #include "tests/talk_json.h"
 #include "tests/test.h"

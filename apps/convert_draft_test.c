@@ -10,7 +10,6 @@
 #include "base/sha.h"
 #include "model/dflash_shapes.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *make_dir(const char *name, const draft_checkpoint *m, model_shape **s)

@@ -8,7 +8,6 @@
 #include "model/gemma3.h"
 #include "tests/test.h"
 
-#include <math.h>
 #include <sys/stat.h>
 
 #define CONFIG                                                                                     \

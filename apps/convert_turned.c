@@ -9,7 +9,6 @@
  */
 #include "apps/convert_int.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { BLOCK = 32, BLOCK_BYTES = 17, CODES = 16 };

@@ -9,14 +9,12 @@
 #include "apps/hub/names.h"
 #include "apps/inspect_int.h"
 #include "apps/kv_options.h"
-#include "apps/named.h"
 #include "apps/term.h"
 #include "base/json.h"
 #include "base/str.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { OTHERS_SHOWN = 16, EXIT_INTERRUPTED = 130, SHORT_CTX = 4096 };
 

@@ -3,7 +3,6 @@
 #include "apps/conversations.h"
 #include "apps/jsonw.h"
 #include "apps/term.h"
-#include "base/mem.h"
 #include "base/show.h"
 
 #include <inttypes.h>

@@ -9,7 +9,6 @@
 #include "apps/named.h"
 #include "apps/term.h"
 #include "base/clock.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "format/imatrix.h"
 

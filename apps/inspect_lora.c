@@ -3,7 +3,6 @@
 #include "apps/inspect_int.h"
 #include "apps/term.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 void inspect_lora_open(inspect_lora *x, gguf *g, const char *target)

@@ -2,7 +2,6 @@
 #include "apps/modelfile.h"
 
 #include "base/json.h"
-#include "base/mem.h"
 #include "base/str.h"
 #include "base/utf8.h"
 

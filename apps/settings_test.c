@@ -8,7 +8,6 @@
 #include "apps/run_int.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
-#include "base/json.h"
 
 #include <math.h>
 #include <string.h>

@@ -12,7 +12,6 @@
 #include "base/utf8.h"
 
 #include <string.h>
-#include <unistd.h>
 
 enum { TEXT_MAX = 256 << 20, JSON_FILE_MAX = 64 << 20 };
 

@@ -11,7 +11,6 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "base/rng.h"
 #include "base/show.h"
 #include "base/str.h"
 #include "base/utf8.h"

@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 static atomic_int_fast64_t n_allocs;
 static atomic_int_fast64_t fail_at = -1; /* value of n_allocs that fails; -1: none */

@@ -13,7 +13,6 @@
 #include "base/mem.h"
 #include "kv/snapshot_file.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 

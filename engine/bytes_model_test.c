@@ -3,8 +3,6 @@
  */
 #include "tests/test.h"
 #include "tests/toy_model.h"
-#include "base/mem.h"
-#include "base/rng.h"
 #include "base/str.h"
 #include "base/utf8.h"
 

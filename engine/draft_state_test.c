@@ -3,7 +3,6 @@
  * trained DFlash drafter, whose layers slide and see all; prompts are longer than its windows.
  */
 #include "carat.h"
-#include "base/mem.h"
 #include "tests/test.h"
 
 #include <dirent.h>

@@ -5,7 +5,6 @@
  * others the lists below are those that the publishers of the family give.
  */
 #include "engine/engine_int.h"
-#include "base/mem.h"
 #include "base/str.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* importance_test.c - the importance of tokens against queries and keys of transformers
  * (tools/importance_fixture.py), in every format of keys and however the text is cut. */
 #include "tests/fidelity_model.h"
-#include "base/mem.h"
 #include "engine/engine_int.h"
 #include "tests/test.h"
 

@@ -1,7 +1,6 @@
 /* lora_draft_test.c - adapters beside drafts, and beside conversations on disk: an answer is the one
  * without a drafter, and no rows of other adapters are taken for it.
  */
-#include "base/mem.h"
 #include "base/rng.h"
 #include "tests/dflash_file.h"
 #include "tests/kv_rig.h"

@@ -1,7 +1,6 @@
 /* lora_test.c - answers with different adapters in one batch, and what they may reuse. */
 #include "carat.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "tests/lora_rig.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"

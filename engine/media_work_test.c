@@ -3,7 +3,6 @@
  */
 #include "apps/commands.h"
 #include "base/clock.h"
-#include "base/mem.h"
 #include "engine/media.h"
 #include "image/image_test_int.h"
 #include "sound/sound_test_int.h"

@@ -3,7 +3,6 @@
  * never part of either.
  */
 #include "base/mem.h"
-#include "base/rng.h"
 #include "engine/batch_int.h"
 #include "tests/recur_model.h"
 #include "tests/test.h"

@@ -5,7 +5,6 @@
  * rings. The plain answers come from a model without a drafter.
  */
 #include "engine/batch_int.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "tests/dflash_file.h"
 #include "tests/kv_rig.h"

@@ -6,7 +6,6 @@
  */
 #include "engine/batch_int.h"
 #include "engine/round.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "tests/dflash_file.h"
 #include "tests/kv_rig.h"

@@ -31,24 +31,6 @@ void carat_sampling_default(const carat_model *m, carat_sampling *p)
     }
 }
 
-/* Placeholder tokens have logits, but a text answer must never contain them. */
-void ban_place_holders(const carat_model *m, float *logits)
-{
-    int32_t n = 0;
-    const int32_t *id = m->text ? vocab_never_sampled(m->text, &n) : NULL;
-    for (int32_t i = 0; i < n; i++)
-        logits[id[i]] = -INFINITY;
-}
-
-void drop_place_holders(const carat_model *m, row_logits *x)
-{
-    int32_t left = 0;
-    for (int32_t i = 0; i < x->n_candidates; i++)
-        if (!m->text || !vocab_is_never_sampled(m->text, x->candidates[i].id))
-            x->candidates[left++] = x->candidates[i];
-    x->n_candidates = left;
-}
-
 /* A sampler takes megabytes, so the model keeps one for carat_sample instead of allocating one per
  * token. A concurrent call allocates another; of two returned samplers one is kept. */
 static _Atomic(sampler *) *spare_sampler(const carat_model *m)

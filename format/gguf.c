@@ -9,7 +9,6 @@
  */
 #include "format/gguf.h"
 #include "base/bytes.h"
-#include "base/mem.h"
 #include "num/num.h"
 
 #include <inttypes.h>

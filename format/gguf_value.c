@@ -5,8 +5,6 @@
 #include "format/gguf.h"
 #include "base/bytes.h"
 
-#include <math.h>
-
 static const int8_t size_of[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
 const char *gguf_kind_name(gguf_kind k)

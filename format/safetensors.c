@@ -8,7 +8,6 @@
 #include "format/safetensors.h"
 #include "base/bytes.h"
 #include "base/json.h"
-#include "base/mem.h"
 #include "num/num.h"
 
 #include <inttypes.h>

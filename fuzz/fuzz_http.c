@@ -11,7 +11,6 @@
 #include "apps/server/http/routes.h"
 
 #include <ctype.h>
-#include <fcntl.h>
 #include <microhttpd.h>
 #include <string.h>
 #include <strings.h>
@@ -32,7 +31,6 @@
 #include "apps/server/models/info.h"
 #include "apps/server/models/router.h"
 #include "apps/server/http/openapi.h"
-#include "apps/server/http/page.h"
 
 /* The handlers of routes.c, which nobody calls here, and the writers of its errors. */
 #define HANDLER(name)                                                                              \

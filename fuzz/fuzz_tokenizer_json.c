@@ -6,7 +6,6 @@
  */
 #include "fuzz/fuzz.h"
 #include "apps/convert_int.h"
-#include "base/mem.h"
 #include "text/gemma4.h"
 #include "text/laguna.h"
 #include "text/qwen.h"

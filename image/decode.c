@@ -6,13 +6,12 @@
 #include <string.h>
 
 static const struct {
-    const char *name;
     image_read_head *head;
     image_read_pixels *pixels;
 } formats[] = {
-    [IMAGE_PNG] = {"PNG", png_read_head, png_read_pixels},
-    [IMAGE_JPEG] = {"JPEG", jpeg_read_head, jpeg_read_pixels},
-    [IMAGE_WEBP] = {"WebP", webp_read_head, webp_read_pixels},
+    [IMAGE_PNG] = {png_read_head, png_read_pixels},
+    [IMAGE_JPEG] = {jpeg_read_head, jpeg_read_pixels},
+    [IMAGE_WEBP] = {webp_read_head, webp_read_pixels},
 };
 
 /* How files begin: `n` bytes at `at`. Kinds that are not read are here for the sentence. */
@@ -40,11 +39,6 @@ static const struct {
     {"<svg", 0, 4, -1, "an SVG file"},
     {"<?xml", 0, 5, -1, "an XML file"},
 };
-
-const char *image_format_name(image_format f)
-{
-    return formats[f].name;
-}
 
 /* The row of beginnings that a file has; -1: none. */
 static int find_beginning(const uint8_t *bytes, size_t n_bytes)

@@ -35,7 +35,6 @@ typedef struct image_head {
     int32_t orientation;   /* EXIF, 1 to 8; 1 where the file has none */
 } image_head;
 
-const char *image_format_name(image_format f);
 /* The kind of picture by the first bytes of a file: "a PNG file"; NULL: none that is known. *reads:
  * is it one of image_format? */
 const char *image_kind(const void *bytes, size_t n_bytes, bool *reads);

@@ -1,6 +1,5 @@
 /* resize_test.c - pictures at other sizes against Pillow, byte for byte. */
 #include "image/image_test_int.h"
-#include "base/mem.h"
 
 /* 200 pictures, of 1 to 181 pixels a side, made larger and smaller by up to 181 times. */
 TEST(resize_is_that_of_pillow)

@@ -361,6 +361,13 @@ int32_t kv_pages_needed(const kv_cache *c, int32_t n)
     return need;
 }
 
+int32_t kv_take_page(kv_pool *p)
+{
+    if (p->poison)
+        kv_poison_free(p);
+    return pages_take(&p->pages);
+}
+
 /* Makes page i writable from `row` on: takes it, or a copy of its rows below. The pool has a page.
  */
 static void own_page(kv_cache *c, int32_t i, int32_t row)

@@ -1,7 +1,6 @@
 /* pages_test.c - the pages of a pool against a model that keeps everything twice and counts by
  * hand.
  */
-#include "base/mem.h"
 #include "base/rng.h"
 #include "kv/pages.h"
 #include "tests/test.h"

@@ -1,6 +1,5 @@
 /* paging_test.c - the records of a pager as bytes: whole ones come back member by member, and each
  * field that cannot be is refused by its sentence. */
-#include "base/mem.h"
 #include "kv/paging.h"
 #include "tests/test.h"
 

@@ -52,10 +52,3 @@ void kv_blank_page(kv_pool *p, int32_t page)
 {
     fill_page(p, page, ZEROS);
 }
-
-int32_t kv_take_page(kv_pool *p)
-{
-    if (p->poison)
-        kv_poison_free(p);
-    return pages_take(&p->pages);
-}

@@ -9,7 +9,6 @@
  * the timeline goes on as if it had never waited. With a pager the copies are the pager's, so pages
  * that have one already leave without another, and the same pages are in the pool again afterwards.
  */
-#include "base/mem.h"
 #include "kv/pager.h"
 
 enum { MOVES_AT_ONCE = 64 };

@@ -381,14 +381,6 @@ void model_free_loras(model *m)
         gguf_close(&m->loras[i].file);
 }
 
-bool model_adapts_experts(const model *m)
-{
-    for (int32_t i = 0; i < m->n_weights; i++)
-        if (m->weights[i]->lora && m->weights[i]->n_mat > 1)
-            return true;
-    return false;
-}
-
 uint64_t model_lora_key(const model *m, const float *scale)
 {
     uint64_t key = 0;

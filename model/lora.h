@@ -44,8 +44,6 @@ status model_add_lora(model *m, gguf *g, err *e);
 /* Puts adapters beside their weights, once those have their sides. */
 void model_place_loras(model *m);
 void model_free_loras(model *m);
-/* Does an adapter add to products of experts? */
-bool model_adapts_experts(const model *m);
 /* Names what rows with these scales, [LORAS_MAX], have been computed with; 0: no adapter. */
 uint64_t model_lora_key(const model *m, const float *scale);
 

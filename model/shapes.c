@@ -30,15 +30,6 @@ static const shape_family *const shape_families[] = {&gemma4_shapes,          &g
 
 enum { SIZES_MAX = 160, SIZE_BYTES = 32 };
 
-status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
-{
-    for (size_t i = 0; i < n; i++)
-        if (range[i].v < range[i].min || range[i].v > range[i].max)
-            return err_set(e, E_ARG, "%s: the %s is %" PRId32 ", expected %" PRId32 " to %" PRId32,
-                           what, range[i].name, range[i].v, range[i].min, range[i].max);
-    return OK;
-}
-
 status shape_check_reals(const shape_real *real, size_t n, const char *what, err *e)
 {
     for (size_t i = 0; i < n; i++)

@@ -169,16 +169,7 @@ typedef struct shape_family {
     const struct family_table *table; /* NULL: the family has none yet */
 } shape_family;
 
-/* A number of a shape, and its bounds. */
-typedef struct shape_range {
-    const char *name;
-    int32_t v, min, max;
-} shape_range;
-
-/* E_ARG for the first of n numbers that is out of bounds; what: as in check. */
-status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e);
-
-/* The same of a number that is no integer. Readers have the same bounds (model/bind.h). */
+/* A number of a shape that is no integer, and its bounds. Readers have the same (model/bind.h). */
 typedef struct shape_real {
     const char *name;
     double v, min, max;

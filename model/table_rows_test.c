@@ -1,6 +1,5 @@
 /* table_rows_test.c - every row of every family: files whose key or tensor is absent, of another
  * type, out of its range, doubled, or strange are refused by a sentence that names it. */
-#include "base/mem.h"
 #include "model/gemma4_vision.h"
 #include "model/table.h"
 #include "tests/table_file.h"

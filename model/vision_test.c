@@ -1,5 +1,4 @@
 /* vision_test.c - vision towers: spellings of keys, what is refused, budgets. */
-#include "base/mem.h"
 #include "model/vision.h"
 #include "tests/table_file.h"
 #include "tests/test.h"

@@ -42,11 +42,6 @@ static const struct {
 };
 enum { N_BEGINNINGS = sizeof beginnings / sizeof *beginnings };
 
-const char *sound_format_name(sound_format f)
-{
-    return names[f];
-}
-
 static bool has(const uint8_t *bytes, size_t n, size_t at, const char *what, size_t n_what)
 {
     return at <= n && n - at >= n_what && !memcmp(bytes + at, what, n_what);

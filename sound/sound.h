@@ -47,7 +47,6 @@ typedef struct sound_head {
     int32_t rate, n_channels;
 } sound_head;
 
-const char *sound_format_name(sound_format f);
 /* By the first bytes of a file. SOUND_NONE: none that is read. */
 sound_format sound_format_of(const void *bytes, size_t n_bytes);
 /* "an AAC file": a kind that is known and not read. NULL: any other. */

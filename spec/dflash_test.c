@@ -8,8 +8,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
-#include <math.h>
-
 enum { N_CTX = 120, ROWS = 16, SLOTS = 7, ROW = DF_FEATURES * DF_EMBD, LAST = 100 };
 enum { SEQS = 3, CROWD = 6, CROWD_ROWS = 24 /* timelines; in one test more, in longer passes */ };
 

@@ -1,5 +1,4 @@
 /* lookup_test.c - proposals of the lookup drafter against a search of all tokens. */
-#include "base/mem.h"
 #include "base/rng.h"
 #include "spec/drafter.h"
 #include "tests/test.h"

@@ -3,7 +3,6 @@
  * one.
  */
 #include "spec/find.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "engine/batch_int.h"
 #include "tests/doctor.h"

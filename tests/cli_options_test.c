@@ -1,7 +1,6 @@
 /* cli_options_test.c - options as users of other programs type them, and options that have no
  * effect.
  */
-#include "apps/commands.h"
 #include "tests/spawn.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"

@@ -9,7 +9,6 @@
 #include <glob.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Runs carat; checks the exit status and that stderr contains `says` (NULL: no check). */

@@ -2,9 +2,7 @@
 #include "tests/spawn.h"
 #include "tests/test.h"
 #include "base/map.h"
-#include "base/mem.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Easy questions, answered greedily, so that the answers repeat. tools/demo measures the model's

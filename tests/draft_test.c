@@ -10,7 +10,6 @@
 #include "tests/test.h"
 #include "base/json.h"
 #include "base/map.h"
-#include "base/mem.h"
 
 #include "carat.h"
 

@@ -5,7 +5,6 @@
 #include "apps/hub/hub.h"
 #include "apps/hub/net.h"
 #include "base/map.h"
-#include "base/mem.h"
 #include "tests/hub_rig.h"
 #include "tests/spawn.h"
 #include "tests/test.h"

@@ -2,7 +2,6 @@
  * without a GPU and without weights (carat_model_options.plan_gpu_mb, carat synth --hollow).
  */
 #include "carat.h"
-#include "base/mem.h"
 #include "tests/spawn.h"
 #include "tests/test.h"
 

@@ -2,7 +2,6 @@
  * back byte for byte, failures lose nothing, and kernels agree about what is left to see. */
 #include "backend/key_walk.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "kv/pager.h"
 #include "kv/paging.h"
 #include "kv/snapshot.h"

@@ -5,7 +5,6 @@
  * free pages come in any order. Free pages are full of NaN, so a key read from a wrong page shows.
  */
 #include "base/mem.h"
-#include "base/rng.h"
 #include "kv/snapshot.h"
 #include "tests/kv_rig.h"
 #include "tests/test.h"

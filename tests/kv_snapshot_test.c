@@ -8,7 +8,6 @@
  */
 #include "tests/kv_rig.h"
 #include "tests/test.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "kv/snapshot_file.h"
 

@@ -5,7 +5,6 @@
 #include "tests/kv_codes.h"
 #include "tests/kv_rig.h"
 #include "tests/test.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "kv/snapshot.h"
 

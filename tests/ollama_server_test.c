@@ -6,7 +6,6 @@
 #include "tests/server_rig.h"
 #include "tests/spawn.h"
 #include "apps/server/dialects/request.h"
-#include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/utf8.h"

@@ -3,7 +3,6 @@
  * pool. Every format of keys, ends shorter than the watched rows, copies in the file.
  */
 #include "backend/ops.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "engine/batch_int.h"
 #include "tests/test.h"

@@ -5,7 +5,6 @@
 #include "tests/kv_rig.h"
 #include "tests/test.h"
 #include "base/mem.h"
-#include "base/rng.h"
 
 enum { LAYERS = 6, EMBD = 64, N = 40, CHUNK = 10, LAST_OWNER = 3 };
 

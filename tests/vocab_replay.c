@@ -4,7 +4,6 @@
 #include "tests/vocab_json.h"
 #include "text/vocab_int.h"
 #include "base/map.h"
-#include "base/mem.h"
 
 RELEASED_AT(vocab_close, vocab)
 

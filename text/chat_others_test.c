@@ -6,7 +6,6 @@
 #include "tests/test.h"
 #include "tests/chat_replay.h"
 #include "text/gemma3.h"
-#include "text/gemma4.h"
 #include "text/gpt_oss.h"
 #include "text/llama.h"
 #include "text/mistral.h"

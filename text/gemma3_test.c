@@ -2,7 +2,6 @@
  * what its conversations refuse. Prompts are compared in chat_others_test.c.
  */
 #include "text/gemma3.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "tests/test.h"
 #include "tests/vocab_parts.h"

@@ -6,7 +6,6 @@
 #include "tests/test.h"
 #include "text/gemma4.h"
 #include "tests/toy_vocab.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 

@@ -8,7 +8,6 @@
 #include "text/llama.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
-#include "base/mem.h"
 #include "base/rng.h"
 
 static const char tools[] =

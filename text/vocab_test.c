@@ -9,7 +9,6 @@
 #include "text/gemma4.h"
 #include "text/qwen.h"
 #include "text/vocab_int.h"
-#include "base/mem.h"
 
 RELEASED_AT(vocab_close, vocab)
 

@@ -4,7 +4,6 @@
 #include "apps/hub/names.h"
 #include "apps/hub/place.h"
 #include "apps/hub/store.h"
-#include "base/mem.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -8,10 +8,8 @@
 #include "base/sha.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     CONNECTIONS_MAX = 32,

@@ -2,7 +2,6 @@
 #include "apps/hub/head.h"
 
 #include "base/bytes.h"
-#include "base/mem.h"
 #include "base/str.h"
 
 #include <string.h>

@@ -4,8 +4,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-#include <stdio.h>
-
 enum {
     ANSWER_MAX = 1 << 20, /* bytes; thirty entries have some ten thousand */
     WAIT_MS = 20000       /* people wait for it */

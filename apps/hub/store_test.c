@@ -1,5 +1,4 @@
 /* store_test.c - names, the store, the cache of Python's client, and which model a word means. */
-#include "apps/hub/cache.h"
 #include "apps/hub/listing.h"
 #include "apps/hub/made.h"
 #include "apps/hub/names.h"

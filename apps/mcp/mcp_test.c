@@ -2,12 +2,9 @@
 #include "apps/mcp/mcp.h"
 #include "base/clock.h"
 #include "base/map.h"
-#include "base/mem.h"
 #include "tests/mcp_rig.h"
 #include "tests/test.h"
 
-#include <dirent.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

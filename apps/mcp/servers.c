@@ -3,7 +3,6 @@
 
 #include "base/json.h"
 #include "base/map.h"
-#include "base/mem.h"
 #include "base/nearest.h"
 
 #include <stdlib.h>

@@ -13,7 +13,6 @@
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 /* Networks that are not public: of IPv4, as address and length of the prefix. */
 static const struct {

@@ -8,7 +8,6 @@
 #include "backend/cpu/heads_int.h"
 #include "backend/cpu/recur_int.h"
 #include "backend/cpu/rows_int.h"
-#include "backend/cpu/small_int.h"
 #include "backend/cpu/table_int.h"
 
 /* acc[r][o] += d_x sum_b s_b (code . q)_b - m_b sum_b    one group, one row

@@ -2,7 +2,6 @@
  * or not, windows, pages out of order, one stream, rows that see different keys, odd sizes. The
  * definition itself is compared with transformers in engine/importance_test.c. */
 #include "backend/cpu/cpu_test_int.h"
-#include "backend/key_walk.h"
 
 enum { N_KEYS = 300, N_SLOTS = 320, TAIL_ROWS = 8 };
 

@@ -8,7 +8,6 @@
 #include "apps/server/answers/fit.h"
 #include "apps/server/answers/infill.h"
 #include "apps/media/soft.h"
-#include "apps/jsonw.h"
 #include "apps/server/dialects/parts.h"
 #include "apps/server/answers/token_rules.h"
 #include "base/clock.h"

@@ -1,7 +1,6 @@
 /* stored_test.c - kept responses: chains, limits, owners, failing memory. */
 #include "apps/server/answers/stored.h"
 #include "tests/test.h"
-#include "base/mem.h"
 #include "base/rng.h"
 
 #include <stdio.h>

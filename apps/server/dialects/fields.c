@@ -4,7 +4,6 @@
  * whole, lists have limits. Each problem names its field. known.c decides about fields that no
  * parser reads; sampling.c has the fields of sampling.
  */
-#include "apps/jsonw.h"
 #include "apps/server/dialects/request.h"
 #include "base/show.h"
 

@@ -11,7 +11,6 @@
 #include "apps/server/dialects/request.h"
 
 #include <errno.h>
-#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* metrics.c - see metrics.h. The text format of Prometheus, version 0.0.4; base units are seconds
  * and bytes, counters end in _total. */
 #include "apps/server/http/metrics.h"
-#include "base/mem.h"
 
 #include <inttypes.h>
 #include <stdio.h>

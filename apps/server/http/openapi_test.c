@@ -7,7 +7,6 @@
 #include "apps/server/dialects/request.h"
 #include "tests/test.h"
 #include "base/map.h"
-#include "base/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,6 @@
 #include "apps/server/models/router.h"
 #include "apps/server/http/openapi.h"
 #include "apps/server/answers/api_stored.h"
-#include "apps/server/http/page.h"
 
 #include "base/nearest.h"
 

@@ -6,11 +6,9 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum {
     POLL_MS = 100,         /* between looks whether a waiting client is still there */

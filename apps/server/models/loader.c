@@ -15,7 +15,6 @@
 #include "apps/server/models/events.h"
 #include "apps/server/models/loras.h"
 #include "base/clock.h"
-#include "base/mem.h"
 
 #include <math.h>
 #include <stdio.h>

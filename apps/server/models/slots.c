@@ -12,7 +12,6 @@
 #include "apps/server/dialects/request.h"
 #include "base/clock.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
