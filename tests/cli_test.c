@@ -128,7 +128,7 @@ TEST(cli_prompts_that_cannot_be)
     check_refusal("nowhere.json",
                   ARGS("run", "-m", m, "--raw", "--json-schema", "/nowhere.json", "hi"));
     const char *bad = write_test_file("bad.json", "[{]", 3);
-    run_and_check(NULL, 1, "not valid JSON at line 1", ARGS("run", "-m", m, "--tools", bad, "hi"));
+    run_and_check(NULL, 1, "not valid JSON: line 1, column 3", ARGS("run", "-m", m, "--tools", bad, "hi"));
     run_and_check(&(spawn_options){.in = ""}, 2, "the prompt is empty", ARGS("run", "-m", m));
     run_and_check(&(spawn_options){.no_in = true}, 2, "the prompt is empty", ARGS("run", "-m", m));
     run_and_check(&(spawn_options){.no_in = true}, 1, "stdin",

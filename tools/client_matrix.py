@@ -8,7 +8,8 @@
         @openai/codex @anthropic-ai/claude-code
     venv/bin/python tools/client_matrix.py ./carat [--node node] [--only WORD]
 
-The script starts a server of its own. A row is a client, a cell a thing that people do with it; a client that is not
+Where two packages need different versions of a third (pydantic-ai and litellm do at times), each gets a venv of its
+own. The script starts a server of its own. A row is a client, a cell a thing that people do with it; a client that is not
 installed is named and counts nothing. With the same packages two builds have the same counts. tools/server_clients.py
 checks the packages of OpenAI, Anthropic, ollama and Cohere in depth and is a row here. Exits with 1 if a cell failed.
 Not part of the build or of the tests.
