@@ -1,4 +1,5 @@
 /* run_model.c - which model `carat run` takes, and opening it, which other commands use too. */
+#include "apps/hub/alias.h"
 #include "apps/named.h"
 #include "apps/run_int.h"
 
@@ -6,7 +7,7 @@
 #include <sys/stat.h>
 
 /* True of "gemma4", "llama3.2:1b", "google/gemma-3-4b" and "model.gguf": one word with the name of
- * a family of models and a number, or the name of a model file. */
+ * a family of models and a number, the name of a model file, or a short name that is mistyped. */
 static bool looks_like_model(const char *word)
 {
     static const char *const families[] = {"gemma", "llama",    "qwen",    "mistral", "mixtral",
@@ -21,7 +22,8 @@ static bool looks_like_model(const char *word)
         if (at && strpbrk(at, "0123456789:"))
             return true;
     }
-    return false;
+    char near[ALIAS_MAX];
+    return strpbrk(word, "0123456789") && alias_near(word, near);
 }
 
 bool run_has_dashes(int argc, char **argv)

@@ -145,6 +145,8 @@ TEST(cli_a_model_name_in_front_of_the_prompt_is_the_model)
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     const char *says = "there is no model 'gemma9' here";
     run_and_check(NULL, 2, says, ARGS("run", "--isa", "none", "gemma9", "hi"));
+    run_and_check(NULL, 2, "there is no model 'gpt-os:20b' here; did you mean gpt-oss:20b?",
+                  ARGS("run", "--isa", "none", "gpt-os:20b", "hi"));
     setenv("HF_HUB_OFFLINE", "1", 1); /* a short name would be pulled */
     run_and_check(NULL, 1, "HF_HUB_OFFLINE is set, so nothing is pulled",
                   ARGS("run", "gemma4", "hi"));

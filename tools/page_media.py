@@ -68,6 +68,7 @@ def pictures(page):
     p.select_option("#pick", "blind")
     page.say("Without eyes?")
     page.until(".msg", 6)
+    want(p.locator(".thumb.large").count() == 1, "a large picture shrinks when an answer ends")
     first = seen[-1]["messages"][0]["content"]
     want(all(x["type"] == "text" for x in first) and "small.png" in first[0]["text"], "pictures are sent to a blind model")
     p.set_input_files("#files", [{"name": "small.png", "mimeType": "image/png", "buffer": small}])

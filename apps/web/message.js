@@ -158,23 +158,30 @@ function isLong(m, max) {
   return false;
 }
 
+/* The files and the text of a question are made once: what is open, selected or scrolled there stays
+ * when an answer begins or ends. */
 function showQuestion(c, m, node) {
-  const body = el('div', { className: 'body' }, m.content);
-  const fold = foldNode(m, body, isLong(m, LONG_QUESTION));
-  const files = (m.files || []).map((f) => chipNode(f, null));
-  node.replaceChildren(
-    ...(files.length ? [el('div', { className: 'files' }, ...files)] : []),
-    ...(m.content ? [body] : []),
-    el(
-      'div',
-      { className: 'acts' },
-      fold,
-      versionsNode(c, m),
-      m.content && copyButton(() => m.content),
-      ghost('Edit', () => editMessage(c, m), { 'aria-label': 'Edit this message' }),
-      c.leaf === m.id && !isBusy(c) && ghost('Answer', () => generate(c, m.id)),
-    ),
+  if (!node.body) {
+    const files = (m.files || []).map((f) => chipNode(f, null));
+    node.body = el('div', { className: 'body' }, m.content);
+    node.acts = el('div');
+    node.replaceChildren(
+      ...(files.length ? [el('div', { className: 'files' }, ...files)] : []),
+      ...(m.content ? [node.body] : []),
+      node.acts,
+    );
+  }
+  const acts = el(
+    'div',
+    { className: 'acts' },
+    foldNode(m, node.body, isLong(m, LONG_QUESTION)),
+    versionsNode(c, m),
+    m.content && copyButton(() => m.content),
+    ghost('Edit', () => editMessage(c, m), { 'aria-label': 'Edit this message' }),
+    c.leaf === m.id && !isBusy(c) && ghost('Answer', () => generate(c, m.id)),
   );
+  node.acts.replaceWith(acts);
+  node.acts = acts;
   return node;
 }
 
