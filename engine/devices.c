@@ -524,9 +524,12 @@ static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_
     }
     if (best.level >= CARAT_FIT_EXPERTS)
         best.l = largest(n_bytes, n_gpus, has_slots ? 1 : n_gpus);
-    *l = best.l;
+    if (best.l.n) /* 0: no GPU says how much memory it has */
+        *l = best.l;
     close_devices(m);
     st = st ? st : open_gpus(m, opt, l, e);
+    if (!st && !m->dev) /* another program has taken it; layers go to the CPU */
+        *l = (stage_list){.n = 1};
     if (st || !m->dev)
         return st;
     if (l->n > 1)
@@ -545,8 +548,11 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
         return st;
     if (m->dev && (st = open_stages(m, opt, &l, e)))
         return st;
-    if (m->dev && may_choose(opt) && (st = choose_gpus(m, opt, &l, e)))
-        return st;
+    if (m->dev && may_choose(opt)) {
+        if ((st = choose_gpus(m, opt, &l, e)))
+            return st;
+        replace = !m->dev;
+    }
     if (m->dev && ((st = divide(m, opt, e)) ||
                    (m->overcommit && (st = share_layers(m, opt, e)))))
         return st;

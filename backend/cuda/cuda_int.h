@@ -143,10 +143,10 @@ typedef struct cuda_device {
     bool plan_only; /* there is no GPU behind it: plans and dry passes alone */
     bool broken;    /* a CUDA call failed; said once more in every later pass */
     err broken_why;
-    /* Of devices that share a model's layers (stall.c). The one that sends to this one, and the one
-     * that it sends to; NULL: none has. stalled: the GPU does not go on, so nothing may wait for it,
-     * and nothing of its memory can be freed. */
-    struct cuda_device *before, *after;
+    /* Of devices that share a model's layers (stall.c). Those that send to each other are a ring;
+     * NULL: nothing was sent. stalled: the GPU does not go on, so nothing may wait for it, and nothing
+     * of its memory can be freed. */
+    struct cuda_device *peer;
     bool stalled;
     int32_t stall_ms; /* without progress; checks set it */
     cudaEvent_t ended;
@@ -255,6 +255,7 @@ bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
  * cuda_ok. Where devices share a model, one that makes no progress is a failure of all of them. */
 bool cuda_await(cuda_device *c, pass *p, const char *doing);
 bool cuda_await_event(cuda_device *c, pass *p, cudaEvent_t event, const char *doing);
+void cuda_join(cuda_device *a, cuda_device *b); /* one sends to the other */
 void cuda_part(cuda_device *c); /* before it is closed: no other device refers to it */
 
 /* weights.c */

@@ -2,10 +2,10 @@
  * launches.
  *
  * Between two passes with equal keys only the step block changes, and it has a fixed address. The
- * kernels' arguments depend on the key alone: model, layout, scratch of every side, counts of rows, the number of
- * chunks of keys that the grids of attention cover (powers of two), the addresses of the taps, and
- * the rows that a page_watch looks at, what attention leaves out of each sequence, and which rows
- * have which adapters.
+ * kernels' arguments depend on the key alone: model, layout, scratch of every side, counts of
+ * rows, the number of chunks of keys that the grids of attention cover (powers of two), the addresses
+ * of the taps, and the rows that a page_watch looks at, what attention leaves out of each sequence,
+ * and which rows have which adapters.
  * The first pass with a key runs plainly, so that one-time initialisation happens outside a
  * recording. The second is recorded and replayed, later ones are replayed. Of a pass over several
  * GPUs each records its legs (pass.h), with the copies to the next one. A recording contains
@@ -49,7 +49,8 @@ static bool on_main(const pass_taps *taps)
 static bool same_graph_key(const graph_key *a, const graph_key *b)
 {
     return a->model == b->model && a->kv == b->kv &&
-           !memcmp(a->scratch, b->scratch, sizeof a->scratch) && a->leg == b->leg && a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
+           !memcmp(a->scratch, b->scratch, sizeof a->scratch) && a->leg == b->leg &&
+           a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
            !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) &&
            !memcmp(a->kv_least, b->kv_least, sizeof a->kv_least) && a->tree == b->tree &&
            !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted &&

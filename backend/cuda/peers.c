@@ -66,8 +66,7 @@ void cuda_send(device *d, device *other, void *to, const void *at, size_t n_byte
     cuda_wrote(there, to, n_bytes);
     cuda_settle(c);
     meet(c, there);
-    there->before = c;
-    c->after = there;
+    cuda_join(c, there);
     if (!c->recording && early)
         follow_last_but_one(c, there);
     else if (!c->recording)

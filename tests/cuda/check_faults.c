@@ -173,6 +173,47 @@ static status check_held(rig *g, const char *path, const fidelity *f, int32_t k,
 }
 #endif
 
+/* Devices of a ring, this one included. */
+static int ring_of(const device *d)
+{
+    const cuda_device *c = d->self, *at = c->peer;
+    int n = 1;
+    for (; at && at != c && n < 100; at = at->peer)
+        n++;
+    return n;
+}
+
+/* Copies go from one to the next, and past one, in any order. Then the devices are closed. */
+static status check_rings(rig *g, err *e)
+{
+    enum { ENDS = 4 };
+    static const int to[][2] = {{0, 1}, {2, 3}, {0, 3}, {1, 2}, {0, 1}, {3, 0}},
+                     n_after[] = {2, 2, 4, 4, 4, 4}, closed[] = {3, 0, 2, 1};
+    device *d[ENDS] = {NULL};
+    void *at[ENDS] = {NULL};
+    int n_wrong = 0;
+    status st = OK;
+    for (int i = 0; i < ENDS && !st; i++)
+        if (!(st = device_open_cuda(&d[i], NULL, e)) && !(at[i] = d[i]->alloc(d[i], 64)))
+            st = err_memory(e, "a check", 64);
+    for (int i = 0; i < 6 && !st; i++) {
+        device *from = d[to[i][0]], *other = d[to[i][1]];
+        from->send(from, other, at[to[i][1]], at[to[i][0]], 64, false);
+        n_wrong += ring_of(from) != n_after[i] || ring_of(other) != n_after[i];
+    }
+    for (int k = 0; k < ENDS; k++) {
+        const int i = closed[k];
+        if (at[i])
+            d[i]->release(d[i], at[i], 64);
+        device_close(d[i]);
+        for (int j = k + 1; j < ENDS && !st; j++)
+            n_wrong += ring_of(d[closed[j]]) != ENDS - 1 - k;
+    }
+    if (!st)
+        verdict(g, "faults", "devices that do not know each other", n_wrong, 0);
+    return st;
+}
+
 void check_faults(rig *g)
 {
     fidelity f;
@@ -182,6 +223,7 @@ void check_faults(rig *g)
         return;
     fidelity_open(&f, "qwen3");
     const char *path = fidelity_write(&f, NULL);
+    st = check_rings(g, &e);
     for (int32_t k = g->brief; k < (g->brief ? 2 : STAGES) && !st; k++)
         for (int i = 0; i < MOMENTS && !st; i++) {
 #ifdef EMU_CAN_FAIL

@@ -20,7 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK = 8, CHUNKS = 8, STEPS = 6, POOL_CTX = 1024, POOL = 512, WATCHED = 530 };
+enum { CHUNK = 8, CHUNKS = 8, STEPS = 6, POOL_CTX = 1024, POOL = 512, WATCHED = 530,
+       TAU = 8 /* half of the passes score pages, and pages move */ };
 
 static status open_parts(const char *path, const char *gpus, carat_model **m, err *e)
 {
@@ -211,6 +212,22 @@ static int watched_legs(const carat_model *m, int32_t k)
     return n;
 }
 
+/* The emulator would take minutes for it. What it gives needs the model. */
+static status prompt_on_cpu(const char *path, const int32_t *ids, carat_model **m,
+                            kv_snapshot **out, err *e)
+{
+    const carat_model_options mo = {.device = "cpu"};
+    const carat_session_options so = {
+        .n_ctx = POOL_CTX, .checkpoint_mb = -1, .kv_k = "f32", .kv_single = "off"};
+    carat_session *s = NULL;
+    status st = carat_model_open(path, &mo, m, e);
+    st = st ? st : carat_session_open(*m, &so, &s, e);
+    st = st ? st : carat_eval(s, ids, WATCHED, NULL, NULL, e);
+    st = st ? st : timeline_snapshot(session_timeline(s), out, e);
+    carat_session_close(s);
+    return st;
+}
+
 static status record_watches(rig *g, const char *path, const fidelity *f, err *e)
 {
     const carat_session_options so = {.n_ctx = POOL_CTX,
@@ -219,20 +236,23 @@ static status record_watches(rig *g, const char *path, const fidelity *f, err *e
                                       .kv_k = "f32",
                                       .kv_single = "off",
                                       .kv_resident = POOL,
-                                      .kv_policy = "scored"};
+                                      .kv_policy = "scored",
+                                      .kv_tau = TAU};
     size_t n_bytes = (size_t)f->n_vocab * sizeof(float);
     int32_t *ids = mem_alloc((WATCHED + 4 * STEPS) * sizeof *ids);
     float *x = mem_alloc(2 * n_bytes), *y = x + f->n_vocab;
-    carat_model *m[2] = {NULL, NULL};
+    carat_model *m[2] = {NULL, NULL}, *cpu = NULL;
     carat_session *s[2] = {NULL, NULL};
+    kv_snapshot *prompt = NULL;
     double differ = 0;
     status st = x && ids ? OK : err_memory(e, "a check", 2 * n_bytes);
     for (int32_t i = 0; i < WATCHED + 4 * STEPS && !st; i++)
         ids[i] = (int32_t)rng_below(&g->rng, (uint64_t)f->n_vocab);
+    st = st ? st : prompt_on_cpu(path, ids, &cpu, &prompt, e);
     for (int i = 0; i < 2 && !st; i++) {
         st = open_parts(path, i ? "0,0" : NULL, &m[i], e);
         st = st ? st : carat_session_open(m[i], &so, &s[i], e);
-        st = st ? st : carat_eval(s[i], ids, WATCHED, i ? y : x, NULL, e);
+        st = st ? st : timeline_restore(session_timeline(s[i]), prompt, e);
     }
     for (int32_t k = 0; k < 4 * STEPS && !st; k++) {
         for (int i = 0; i < 2 && !st; i++)
@@ -249,6 +269,9 @@ static status record_watches(rig *g, const char *path, const fidelity *f, err *e
         carat_session_close(s[i]);
         carat_model_close(m[i]);
     }
+    if (prompt)
+        kv_snapshot_drop(prompt);
+    carat_model_close(cpu);
     mem_free(ids);
     mem_free(x);
     return st;
