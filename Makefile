@@ -432,7 +432,7 @@ $(eval $(call fuzz_also,multipart,apps/server/http/multipart.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,http/head http/routes dialects/fields dialects/sampling) \
     $(SAMPLING) engine/compress_parse.c))
 $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
-$(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/lora.c backend/pass.c backend/page_moves.c))
+$(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/lora.c backend/pass.c backend/ranks.c backend/page_moves.c))
 $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_fields convert_families convert_draft_config) \
     $(MODELS)))
 $(eval $(call fuzz_also,table,tests/table_file.c $(MODELS)))
