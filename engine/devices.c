@@ -471,8 +471,9 @@ static status try_gpus(carat_model *m, const carat_model_options *opt, gpu_choic
         *n_bytes = m->dev->available_bytes(m->dev);
         st = fit_probe(m, opt, &c->level, &c->n_ctx, &why);
     }
-    /* A GPU that others use, or too few layers for so many, is no failure. */
-    return st == E_MEMORY || st == E_ARG || st == E_UNSUPPORTED || !st
+    /* A GPU that others use (E_IO: no room to open it), or too few layers for so many, is no
+     * failure: there are other choices. */
+    return st == E_MEMORY || st == E_ARG || st == E_UNSUPPORTED || st == E_IO || !st
                ? OK
                : err_set(e, st, "%s", why.text);
 }
