@@ -163,6 +163,21 @@ TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
     close(fd);
 }
 
+/* A terminal that closes may send SIGHUP twice. */
+TEST(server_drains_when_its_terminal_closes)
+{
+    served s;
+    AUTO(str_free) str seen = {0};
+    start_toy(&s, ARGS("--drain", "300"));
+    int fd = begin_long(&s, &seen);
+    kill(s.pid, SIGHUP);
+    wait_for_draining(&s);
+    kill(s.pid, SIGHUP);
+    CHECK_MSG(http_read_until(fd, &seen, "[DONE]"), "%s", str_text(&seen));
+    close(fd);
+    CHECK_EQ(served_stop(&s, 0), 0);
+}
+
 /* A stream that ends by a shutdown says so, and the log has the true number of tokens. */
 TEST(server_says_that_a_stream_ends_by_its_shutdown)
 {

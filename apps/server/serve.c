@@ -89,6 +89,8 @@ static void *wait_for_signals(void *arg)
             return NULL;
         if (sig == SIGUSR1) /* from signals_stop */
             return NULL;
+        if (n && sig == SIGHUP) /* a closing terminal: the kernel and the shell may each send one */
+            continue;
         if (n) { /* the second signal ends the program at once */
             mcp_kill_all();
             _exit(128 + sig);
@@ -109,6 +111,9 @@ static status signals_start(signals *g, server *s, err *e)
     sigemptyset(&g->set);
     sigaddset(&g->set, SIGTERM);
     sigaddset(&g->set, SIGINT);
+    struct sigaction was;
+    if (!sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN) /* nohup */
+        sigaddset(&g->set, SIGHUP);
     sigaddset(&g->set, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &g->set, NULL); /* also in all later threads */
     signal(SIGPIPE, SIG_IGN);
@@ -514,8 +519,8 @@ const command command_serve = {
              "Only this machine can connect unless --host says otherwise. There is no\n"
              "TLS: put a reverse proxy in front.\n"
              "\n"
-             "SIGTERM and Ctrl-C let the requests at work finish, for --drain seconds; a\n"
-             "second one ends the program at once.",
+             "SIGTERM, Ctrl-C and a terminal that closes let the requests at work finish,\n"
+             "for --drain seconds; a second signal ends the program at once.",
     .options = table,
     .first = "model hf-repo store host port parallel ctx alias api-key mmproj threads kv-type draft "
              "device gpu-layers",
