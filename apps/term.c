@@ -477,6 +477,8 @@ int term_ask(const char *question, const char *keys)
         if (poll(&p, 1, 100) <= 0)
             continue;
         key = lone_key();
+        if (key && key == t.c_cc[VEOF] && key != _POSIX_VDISABLE)
+            key = -1;
         if (key >= 0 && (!key || !strchr(keys, key)))
             fputc('\a', stderr); /* no answer */
     }

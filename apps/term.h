@@ -62,7 +62,7 @@ bool term_resized(void);           /* the terminal has another size since the la
 /* Called, in a signal handler, before a signal ends the program: fn ends what would outlive it. */
 void term_on_end(void (*fn)(void));
 /* Prints the question and waits for one of these keys, pressed after that and not part of a paste.
- * Others ring the bell. 0: Ctrl-C, or there is no terminal to ask at. */
+ * Others ring the bell. 0: Ctrl-C, Ctrl-D, or there is no terminal to ask at. */
 int term_ask(const char *question, const char *keys);
 
 /* Makes the controlling terminal stdin, where stdin was something else. False: there is none. */

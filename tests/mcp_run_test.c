@@ -122,6 +122,19 @@ TEST(mcp_run_ctrl_c_ends_a_call_and_twice_the_program)
     expect_ended();
 }
 
+TEST(mcp_run_ctrl_d_at_the_question_refuses)
+{
+    need_bundled();
+    terminal t;
+    terminal_open(&t, ARGS("TERM=xterm"),
+                  ARGS("run", "--greedy", "--mcp", mcp_rig_file("weather"), ASK));
+    terminal_expect(&t, "[n]o: ");
+    terminal_type(&t, "\x04");
+    terminal_expect(&t, "| stop]"); /* the model was told */
+    CHECK_EQ(terminal_close(&t), 0);
+    expect_ended();
+}
+
 /* Two signals at the question of a single answer: the terminal shows again what is typed. */
 TEST(mcp_run_gives_the_terminal_back_from_the_question)
 {
