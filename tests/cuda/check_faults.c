@@ -71,8 +71,18 @@ static status run(failing *t, bool prompt, err *e)
     return carat_eval(t->s, t->f->tokens, PROMPT, t->x, NULL, e);
 }
 
-/* The failed call, a later one, and a call to another model. */
-static int wrong_ends(failing *t, bool prompt, const char *path)
+/* Devices that would be waited for again. */
+static int not_given_up(const carat_model *m)
+{
+    int n = 0;
+    for (int32_t k = 0; k < STAGES; k++)
+        n += !((cuda_device *)model_device(m, stage_side(m, k))->self)->stalled;
+    return n;
+}
+
+/* The failed call, a later one, and a call to another model. kept: devices that the first one has
+ * not given up. */
+static int wrong_ends(failing *t, bool prompt, const char *path, int *kept)
 {
     const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
     carat_model *m = NULL;
@@ -81,6 +91,7 @@ static int wrong_ends(failing *t, bool prompt, const char *path)
     for (int i = 0; i < 2; i++) {
         err e = {0};
         status st = run(t, prompt || i, &e);
+        *kept = i ? *kept : not_given_up(t->m);
         n_wrong += st != E_IO || !strstr(e.text, "cuda");
         if (st != E_IO)
             printf("       ended with %d: %s\n", (int)st, e.text);
@@ -126,7 +137,7 @@ static status check_fault(rig *g, const char *path, const fidelity *f, int32_t k
     if (!st && n > 0) {
         set_patience(t.m, 0);
         emu_fault_after(stream_of(t.m, k), n, how);
-        int wrong = wrong_ends(&t, when != IN_TOKEN, path);
+        int kept = 0, wrong = wrong_ends(&t, when != IN_TOKEN, path, &kept);
         close_failing(&t);
         const char *what = text("stage %d %s in %s", k, how == EMU_STALL ? "stalls" : "fails",
                                 moment_name[when]);
@@ -135,6 +146,8 @@ static status check_fault(rig *g, const char *path, const fidelity *f, int32_t k
         verdict(g, "faults", text("%s: ends without a sentence", name), wrong, 0);
         verdict(g, "faults", text("%s: waits that never end", name), emu_waits_forever() - waits,
                 0);
+        if (how == EMU_STALL)
+            verdict(g, "faults", text("%s: devices that are not given up", name), kept, 0);
     } else if (!st && n < 0) {
         st = e->status;
     }
@@ -162,10 +175,12 @@ static status check_held(rig *g, const char *path, const fidelity *f, int32_t k,
         set_patience(t.m, 500);
         held = true;
         cudaLaunchHostFunc(stream_of(t.m, k), hold, NULL);
-        int wrong = wrong_ends(&t, prompt, path);
+        int kept = 0, wrong = wrong_ends(&t, prompt, path, &kept);
         held = false;
         verdict(g, "faults", text("stage %d is held up in %s: ends without a sentence", k,
                                   moment_name[!prompt]), wrong, 0);
+        verdict(g, "faults", text("stage %d is held up in %s: devices that are not given up", k,
+                                  moment_name[!prompt]), kept, 0);
     }
     close_failing(&t);
     mem_free(t.x);
