@@ -44,8 +44,9 @@ typedef struct device_options {
                 "in which proportion they have layers, such as 3,1 (default: by their memory)",    \
                 split_needs),                                                                      \
         OPT_STR(T, where.split, "split", 0, "HOW",                                                 \
-                "how several GPUs share a model: layers (default); none refuses more than one",    \
-                .words = "layers none"),                                                           \
+                "how several GPUs share a model: layers (default); none refuses more than one; "   \
+                "tensor, a part of every layer each, is for CPU devices alone now",                \
+                .words = "layers tensor none"),                                                    \
         OPT_INT(                                                                                   \
             T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                    \
             "the GPU computes the last N layers, the CPU the others (default: as many as fit)",    \

@@ -320,6 +320,11 @@ TEST(a_background_response_is_cancelled)
     CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 200);
     CHECK_STR(seen.at, cancelled.at);
     CHECK_EQ(call(&s, "GET", id, "?stream=true", &seen), 400);
+    /* Other methods do not do with that path what they do with the response. */
+    CHECK_EQ(call(&s, "GET", id, "/cancel", &seen), 404);
+    CHECK_EQ(call(&s, "DELETE", id, "/cancel", &seen), 404);
+    CHECK_EQ(call(&s, "DELETE", id, "/input_items", &seen), 404);
+    CHECK_EQ(call(&s, "GET", id, "", &seen), 200);
     /* Who forgets one ends it, too. */
     begin_background(&s, ENDLESS, id);
     await_state(&s, id, "in_progress", &seen);

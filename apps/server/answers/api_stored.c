@@ -11,7 +11,6 @@
 enum { ITEMS_DEFAULT = 20, ITEMS_MAX = 100 };
 
 #define PREFIX "/v1/responses/"
-static const char list_suffix[] = "/input_items", cancel_suffix[] = "/cancel";
 
 static void refuse(exchange *x, int http, const char *param, const char *text, const char *word)
 {
@@ -20,16 +19,15 @@ static void refuse(exchange *x, int http, const char *param, const char *text, c
     reply_problem(x, &p);
 }
 
-/* Copies the id out of the path. False: it is none, and the answer says so. */
-static bool read_id(exchange *x, char id[ID_BYTES], bool *items)
+/* Copies the id out of a path that ends in `tail`. False: it is another path, and the answer says
+ * so. A route that ends in an id takes any path below it (routes.c). */
+static bool read_id(exchange *x, const char *tail, char id[ID_BYTES])
 {
     const char *at = x->path + sizeof PREFIX - 1;
     size_t n = strcspn(at, "/");
-    bool is_list = !strcmp(at + n, list_suffix), cancels = !strcmp(at + n, cancel_suffix);
-    if (x->s->stored && n && n < ID_BYTES && (!at[n] || is_list || cancels)) {
+    if (x->s->stored && n && n < ID_BYTES && !strcmp(at + n, tail)) {
         memcpy(id, at, n);
         id[n] = 0;
-        *items = is_list;
         return true;
     }
     refuse(x, 404, "response_id", "Response with id '%.60s' not found.", at);
@@ -114,8 +112,8 @@ static void follow(exchange *x, const char *id)
     recording_info i;
     if (!recording_poll(x->s->recordings, x->owner, id, &i)) {
         refuse(x, 400, "stream",
-               "the stream of '%.60s' is not kept: a request with 'background' and 'stream' keeps "
-               "it, for a few minutes after its end",
+               "the stream of '%.60s' is not kept: a request with 'background' keeps it, for a few "
+               "minutes after its end",
                id);
         return;
     }
@@ -131,9 +129,9 @@ static void follow(exchange *x, const char *id)
 void handle_response(exchange *x)
 {
     char id[ID_BYTES];
-    bool list;
+    bool list = strchr(x->path + sizeof PREFIX - 1, '/') != NULL;
     str items = {0};
-    if (!read_id(x, id, &list))
+    if (!read_id(x, list ? "/input_items" : "", id))
         return;
     if (x->query(x, "stream") && !query_has(x, "stream", "false")) {
         if (list)
@@ -159,8 +157,7 @@ void handle_response(exchange *x)
 void handle_response_cancel(exchange *x)
 {
     char id[ID_BYTES];
-    bool list;
-    if (!read_id(x, id, &list))
+    if (!read_id(x, "/cancel", id))
         return;
     x->status = 200;
     switch (stored_cancel(x->s->stored, x->owner, id, &x->out)) {
@@ -182,10 +179,9 @@ void handle_response_cancel(exchange *x)
 void handle_response_delete(exchange *x)
 {
     char id[ID_BYTES];
-    bool list;
-    if (!read_id(x, id, &list))
+    if (!read_id(x, "", id))
         return;
-    if (list || !stored_remove(x->s->stored, x->owner, id)) {
+    if (!stored_remove(x->s->stored, x->owner, id)) {
         refuse(x, 404, "response_id", "Response with id '%.60s' not found.", id);
         return;
     }
