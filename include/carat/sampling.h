@@ -23,41 +23,25 @@ typedef enum carat_sampler {
         CARAT_SAMPLER_STEPS(CARAT_SAMPLER_COUNT)
 } carat_sampler;
 
-/* engine/sample.h has the definition of each step. All random numbers for a token depend on seed
- * and position alone. A struct of zeros with top_p and repeat_penalty 1 has every step off. */
+#define CARAT_SAMPLING_REAL float
+#define CARAT_SAMPLING_WHOLE int32_t
+#define CARAT_SAMPLING_FIELD(kind, field, ...) CARAT_SAMPLING_##kind field;
+
+/* How a token is chosen: the numbers of carat/sampling_settings.h, each a field (`float
+ * temperature`, `int32_t top_k`), and what is no number. engine/sample.h has the definition of each
+ * step. All random numbers for a token depend on seed and position alone. A struct of zeros with
+ * top_p and repeat_penalty 1 has every step off. */
 typedef struct carat_sampling {
-    float temperature;                         /* 0: greedy */
-    int32_t top_k;                             /* <= 0: off */
-    float top_p, min_p;                        /* 1 and 0: off */
-    float repeat_penalty;                      /* 1: off */
-    float presence_penalty, frequency_penalty; /* 0: off */
-    int32_t penalty_last_n; /* tokens that penalties look back, the prompt's too; -1: all, 0: off */
+    CARAT_SAMPLING_SETTINGS(CARAT_SAMPLING_FIELD, )
     uint32_t seed;
     const carat_logit_bias *bias; /* [n_bias]; read during the call */
     int32_t n_bias;
     int32_t n_top_logprobs; /* 0: no logprobs; at most 20 */
     bool ignore_eog;        /* go on after tokens that end a turn (for benchmarks) */
-    float typical_p;        /* 0 and 1: off */
-    float top_n_sigma;      /* <= 0: off */
-    /* XTC: with this probability, all tokens of at least the threshold are dropped but the least
-     * likely of them. Probability 0 or a threshold above 0.5: off. */
-    float xtc_probability, xtc_threshold;
-    /* The temperature moves within `range` of `temperature` with the entropy of the candidates.
-     * range 0: off. exponent: 1 is usual. */
-    float dynatemp_range, dynatemp_exponent;
-    int32_t min_keep; /* top_p, min_p, typical_p and XTC leave at least so many tokens */
-    /* DRY: a token that would make a repetition of n >= allowed_length + 1 tokens loses
-     * multiplier * base^(n - 1 - allowed_length). multiplier 0 or base below 1: off. last_n: tokens
-     * that it looks back; -1: all, 0: off. No repetition reaches back across a breaker; breakers
-     * NULL: "\n", ":", "\"" and "*". Read as `bias` is. */
-    float dry_multiplier, dry_base;
-    int32_t dry_allowed_length, dry_last_n;
+    /* No repetition that DRY finds reaches back across one of these texts. NULL: "\n", ":", "\""
+     * and "*". Read as `bias` is. */
     const char *const *dry_breakers; /* [n_dry_breakers], at most 32 */
     int32_t n_dry_breakers;
-    /* Mirostat 1 or 2 keeps the surprise of tokens near tau bits; eta: how fast it adapts. Of the
-     * steps above only bias and the plain temperature count beside it. 0: off. */
-    int32_t mirostat;
-    float mirostat_tau, mirostat_eta;
     /* The order of the steps, ended by CARAT_SAMPLER_NONE or full; each at most once. A step that
      * is not in it is off. All zero: the default order, with all steps. */
     carat_sampler order[CARAT_SAMPLERS_MAX];
