@@ -18,8 +18,7 @@
 enum {
     BOUNCE_BYTES = 2 << 20, /* logits of one row: 1 MiB */
     KV_BUCKET_MIN = 1024,
-    STALL_MS = 120000, /* more than one chunk behind a long context takes on a slow GPU, which other
-                          programs use too: a model that is given up has to be loaded again */
+    STALL_MS = 24000,         /* of a pass that is no chunk (stall.c): much more than one takes */
     RESERVE_BYTES = 512 << 20 /* for the driver, recorded passes, and the raw bytes of loading */
 };
 

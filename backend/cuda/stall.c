@@ -1,22 +1,24 @@
 /* stall.c - waits for a GPU that end, also if the GPU does not go on.
  *
- * Where several devices share a model, each waits for copies from the one before. A link that stalls
- * or a GPU that has left the bus would keep all of them waiting, and the host with them. So the host
- * polls there. It gives up when none of the devices has got further for stall_ms: no step has
- * arrived, no chunk has begun, no copy has ended. Then all devices of the model are lost: they say so in every later pass, nothing waits for them again, and their memory is
- * not freed, because the runtime would wait. Other models go on.
+ * Where several devices share a model, each waits for copies from the one before. A link that
+ * stalls or a GPU that has left the bus would keep all of them waiting, and the host with them. So
+ * the host polls there. It gives up when none of the devices has got further for stall_ms: no step
+ * has arrived, no chunk has begun, no copy has ended. A chunk of a prompt behind a long context
+ * takes long on a slow GPU, so it may take CHUNK_TIMES as long. Then all devices of the model are
+ * lost: they say so in every later pass, nothing waits for them again, and their memory is not
+ * freed, because the runtime would wait. Other models go on.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/clock.h"
 
 #include <time.h>
 
-enum { LOOK_MS = 100, SPIN_MS = 20 };
+enum { LOOK_MS = 100, SPIN_MS = 20, CHUNK_TIMES = 5 };
 
-/* What has been reached of the devices that wait for each other: steps of passes that are there, the
- * beginnings of chunks, and the last copies. It grows while the host waits, because the host enqueues
- * nothing then. A device may have nothing to do until the others have computed a chunk, so all
- * count. */
+/* What has been reached of the devices that wait for each other: steps of passes that are there,
+ * the beginnings of chunks, and the last copies. It grows while the host waits, because the host
+ * enqueues nothing then. A device may have nothing to do until the others have computed a chunk, so
+ * all count. */
 static int reached(const cuda_device *c)
 {
     int n = 0;
@@ -31,6 +33,18 @@ static int reached(const cuda_device *c)
     } while (at != c);
     cudaGetLastError();
     return n;
+}
+
+/* How long the ring may get no further. */
+static int limit_ms(const cuda_device *c)
+{
+    const cuda_device *at = c;
+    do {
+        if (at->chunks.rows)
+            return CHUNK_TIMES * c->stall_ms;
+        at = at->peer;
+    } while (at != c);
+    return c->stall_ms;
 }
 
 /* A device of the ring that has failed, asked now; NULL: none. */
@@ -48,7 +62,7 @@ static cuda_device *failed_one(cuda_device *c)
 }
 
 /* All devices of the ring are lost, for this reason. */
-static void give_up(cuda_device *c, const cuda_device *failed, const char *doing)
+static void give_up(cuda_device *c, const cuda_device *failed, const char *doing, int waited_ms)
 {
     err why = {0};
     if (failed)
@@ -57,7 +71,7 @@ static void give_up(cuda_device *c, const cuda_device *failed, const char *doing
         err_set(&why, E_IO,
                 "%s: %s: no progress in %.0f s: a GPU that shares the model, or a link between "
                 "them, has stalled. The model has to be loaded again",
-                c->dev.name, doing, c->stall_ms * 1e-3);
+                c->dev.name, doing, waited_ms * 1e-3);
     cuda_device *at = c;
     do {
         at->stalled = true;
@@ -73,6 +87,7 @@ static void give_up(cuda_device *c, const cuda_device *failed, const char *doing
 static bool poll(cuda_device *c, cudaEvent_t event, const char *doing)
 {
     const struct timespec pause = {.tv_nsec = 50 * 1000};
+    const int limit = limit_ms(c);
     double start = clock_ms(), looked = start;
     int n = -1, idle_ms = 0;
     for (;;) {
@@ -87,8 +102,8 @@ static bool poll(cuda_device *c, cudaEvent_t event, const char *doing)
             idle_ms = n_now > n ? 0 : idle_ms + LOOK_MS;
             n = n_now;
             looked = now;
-            if (failed || idle_ms >= c->stall_ms) {
-                give_up(c, failed, doing);
+            if (failed || idle_ms >= limit) {
+                give_up(c, failed, doing, limit);
                 return false;
             }
         }
