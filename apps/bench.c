@@ -311,8 +311,7 @@ static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err 
         if ((st = run_once(rig, t, &ns, e)))
             break;
         t->ours.ns[t->ours.n++] = ns;
-        if ((b->floors || (b->tail && !b->info.on_gpu)) &&
-            (st = bench_keep_ops(rig->m, t, ns, e)))
+        if ((b->floors || (b->tail && !b->info.on_gpu)) && (st = bench_keep_ops(rig->m, t, ns, e)))
             break;
         if (b->other)
             st = bench_run_other(b, t, e);
@@ -473,8 +472,9 @@ static status check_options(const bench_options *o, err *e)
     if (o->vs && !o->model)
         return err_set(e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
     if (o->tail && o->floors)
-        return err_set(e, E_ARG, "--floors times ops by themselves, --tail in whole passes: one of "
-                                 "the two");
+        return err_set(e, E_ARG,
+                       "--floors times ops by themselves, --tail in whole passes: one of "
+                       "the two");
     if (o->blank && (o->spec || o->streams))
         return err_set(e, E_ARG, "--blank-depth has no tokens for --spec or --streams to continue");
     return OK;

@@ -1,7 +1,7 @@
 /* complete.c - see complete.h.
  *
- * Kinds follow from the tables of options: a row's `words`, or what its value is called there (FILE,
- * DIR).
+ * Kinds follow from the tables of options: a row's `words`, or what its value is called there
+ * (FILE, DIR).
  */
 #include "apps/complete.h"
 
@@ -23,9 +23,8 @@ enum { TALKS_SHOWN = 50 };
 static const struct {
     const char *word;
     complete_kind kind;
-} names_of[] = {{"@models", COMPLETE_MODEL},
-                {"@presets", COMPLETE_PRESET},
-                {"@conversations", COMPLETE_TALK}};
+} names_of[] = {
+    {"@models", COMPLETE_MODEL}, {"@presets", COMPLETE_PRESET}, {"@conversations", COMPLETE_TALK}};
 
 complete_what complete_option(const option *o)
 {

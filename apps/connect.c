@@ -269,8 +269,8 @@ static size_t take_bytes(char *bytes, size_t one, size_t n, void *user)
     return a->over || a->body.bad ? 0 : n;
 }
 
-/* GET /v1/models. E_IO: no server answers. E_ARG: the server refuses the key. E_FORMAT: the answer is no
- * list of models. */
+/* GET /v1/models. E_IO: no server answers. E_ARG: the server refuses the key. E_FORMAT: the answer
+ * is no list of models. */
 static status ask_models(const target *t, json_t **out, err *e)
 {
     answer a = {0};

@@ -19,10 +19,10 @@
 #include <time.h>
 
 enum {
-    TALKS_MAX = 1000,      /* a new one beyond this removes the one unchanged for longest */
-    TALK_BYTES = 96 << 20, /* of a file: 64 MiB of pictures are 86 as text */
+    TALKS_MAX = 1000,        /* a new one beyond this removes the one unchanged for longest */
+    TALK_BYTES = 96 << 20,   /* of a file: 64 MiB of pictures are 86 as text */
     CONVERSATION_DEPTH = 64, /* of JSON in messages and tools, as in requests */
-    TALK_TITLE = 60        /* characters of a title made from a message */
+    TALK_TITLE = 60          /* characters of a title made from a message */
 };
 
 typedef struct talk {
@@ -69,8 +69,8 @@ status conversations_read_file(kept_talk *out, const char *path, bool lists, err
 /* A kept file. place may be NULL. */
 status conversations_read(int64_t number, kept_talk *out, talk_place *place, err *e);
 void kept_free(kept_talk *k); /* safe on a zeroed or freed one */
-/* Writes the text of a file. Gives it a number if it has none, or if another program has changed or removed
- * the file since `place` was set; *moved then says so. */
+/* Writes the text of a file. Gives it a number if it has none, or if another program has changed or
+ * removed the file since `place` was set; *moved then says so. */
 status conversations_write(talk_place *place, const str *text, bool *moved, err *e);
 /* Removes the file of a conversation that its writer has deleted, and zeroes place. *other: another
  * program has changed the file, so it stays. */

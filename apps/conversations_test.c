@@ -21,9 +21,10 @@ static const char *enter_state(void)
 static str talk_of(const char *title)
 {
     str t = {0};
-    str_printf(&t,
-               "{\"version\":1,\"title\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
-               title, title);
+    str_printf(
+        &t,
+        "{\"version\":1,\"title\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+        title, title);
     CHECK(!t.bad);
     return t;
 }
@@ -233,20 +234,26 @@ TEST(conversations_of_older_programs_are_read)
 {
     static const char old[] =
         "{\n \"version\": 1,\n \"title\": \"a title\",\n \"model\": \"demo\",\n \"open\": "
-        "\"/m.gguf\",\n \"tools\": \"[]\",\n \"messages\": [\n  {\"role\": \"system\", \"content\": "
-        "\"Be short.\"},\n  {\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": "
+        "\"/m.gguf\",\n \"tools\": \"[]\",\n \"messages\": [\n  {\"role\": \"system\", "
+        "\"content\": "
+        "\"Be short.\"},\n  {\"role\": \"user\", \"content\": [{\"type\": \"image_url\", "
+        "\"image_url\": "
         "{\"url\": \"data:image/png;base64,AA==\"}, \"name\": \"a.png\"}, {\"type\": \"text\", "
         "\"text\": \"See picture 1\", \"spoken\": [[4, 0]]}]},\n  {\"role\": \"assistant\", "
-        "\"content\": \"\", \"reasoning_content\": \"Look.\", \"tool_calls\": [{\"id\": \"call_1_0\", "
+        "\"content\": \"\", \"reasoning_content\": \"Look.\", \"tool_calls\": [{\"id\": "
+        "\"call_1_0\", "
         "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"n\\\": "
-        "12345678901234567890}\"}}]},\n  {\"role\": \"tool\", \"tool_call_id\": \"call_1_0\", \"name\": "
+        "12345678901234567890}\"}}]},\n  {\"role\": \"tool\", \"tool_call_id\": \"call_1_0\", "
+        "\"name\": "
         "\"f\", \"content\": \"x\\u0000y\"}\n ]\n}\n";
     static const char want[] =
-        "[{\"role\":\"system\",\"content\":\"Be short.\"},{\"role\":\"user\",\"content\":[{\"type\":"
+        "[{\"role\":\"system\",\"content\":\"Be "
+        "short.\"},{\"role\":\"user\",\"content\":[{\"type\":"
         "\"image\",\"name\":\"a.png\"},{\"type\":\"text\",\"text\":\"See picture 1\"}]},{\"role\":"
         "\"assistant\",\"reasoning_content\":\"Look.\",\"content\":\"\",\"tool_calls\":[{\"id\":"
         "\"call_1_0\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
-        "\"{\\\"n\\\": 12345678901234567890}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"call_1_0\","
+        "\"{\\\"n\\\": "
+        "12345678901234567890}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"call_1_0\","
         "\"name\":\"f\",\"content\":\"x\\u0000y\"}]";
     kept_talk k;
     arena mem = {0};
@@ -261,7 +268,8 @@ TEST(conversations_of_older_programs_are_read)
     CHECK(!copy.bad);
     CHECK_TALK(&copy, want);
     /* Parts of kinds that carat does not know are written as they were. */
-    static const char odd[] = "[{\"role\":\"user\",\"content\":[{\"type\":\"smell\",\"of\":[1,{\"a\":2.50}]}]}]";
+    static const char odd[] =
+        "[{\"role\":\"user\",\"content\":[{\"type\":\"smell\",\"of\":[1,{\"a\":2.50}]}]}]";
     CHECK_STATUS(conversations_parse(&k, odd, sizeof odd - 1, "odd", false, &e), E_FORMAT);
     err_clear(&e);
     CHECK_OK(conversations_parse(&k, odd, sizeof odd - 1, "odd", true, &e), e);

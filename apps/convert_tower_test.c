@@ -107,7 +107,8 @@ static bool ends_in(const char *s, const char *end)
  */
 static uint64_t place_of(const char *size, const shape_tensor *t, uint64_t f)
 {
-    bool flat = !strncmp(size, "tiny-mmproj-flat", 16), qwen = !strncmp(size, "tiny-mmproj-qwen", 16);
+    bool flat = !strncmp(size, "tiny-mmproj-flat", 16),
+         qwen = !strncmp(size, "tiny-mmproj-qwen", 16);
     uint64_t side = flat ? 12 : 4, x = f % side, y = f / side % side, c = f / (side * side) % 3,
              d = f / (side * side) / 3;
     if (qwen && t->n_dims == 4)

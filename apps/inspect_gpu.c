@@ -212,9 +212,8 @@ static json_t *plan_json(const gpu_plan *p, const gpu_size *size)
         p->shared ? (int)p->experts.n_slots : 0, "experts",
         p->shared ? (int)p->experts.n_experts : 0, "total_bytes", (json_int_t)d->total_bytes,
         "weight_bytes", (json_int_t)d->weight_bytes, "expert_bytes", (json_int_t)d->expert_bytes,
-        "kv_bytes", (json_int_t)d->kv_swa_bytes,
-        "scratch_bytes", (json_int_t)d->scratch_bytes, "active_bytes_per_token",
-        (json_int_t)p->info.active_bytes_per_token);
+        "kv_bytes", (json_int_t)d->kv_swa_bytes, "scratch_bytes", (json_int_t)d->scratch_bytes,
+        "active_bytes_per_token", (json_int_t)p->info.active_bytes_per_token);
 }
 
 status inspect_gpus(const char *path, const char *sizes, const carat_model_options *opt,

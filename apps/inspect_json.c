@@ -108,9 +108,8 @@ static json_t *devices_of(const inspect_report *r)
             json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "device",
                       d->device, "layers", (int)d->n_layers, "first_layer", (int)d->first_layer,
                       "crossing_bytes_per_token", number_of(d->crossing_bytes), "weight_bytes",
-                      number_of(d->weight_bytes),
-                      "kv_window_bytes", number_of(d->kv_swa_bytes), "kv_global_bytes",
-                      number_of(d->kv_global_bytes), "recurrent_bytes",
+                      number_of(d->weight_bytes), "kv_window_bytes", number_of(d->kv_swa_bytes),
+                      "kv_global_bytes", number_of(d->kv_global_bytes), "recurrent_bytes",
                       number_of(d->recurrent_bytes), "scratch_bytes", number_of(d->scratch_bytes),
                       "reserve_bytes", number_of(d->reserve_bytes), "total_bytes",
                       number_of(d->total_bytes), "available_bytes", number_of(d->available_bytes)));

@@ -32,7 +32,7 @@ void json_words(str *o, const char *key, const char *fmt, ...)
 /* A value that is JSON already; as an item also several with commas between them, or none. */
 void json_ready(str *o, const char *key, const char *json, size_t n);
 void json_int(str *o, const char *key, int64_t v);
-void json_number(str *o, const char *key, double v); /* not finite: null */
+void json_number(str *o, const char *key, double v);            /* not finite: null */
 void json_fixed(str *o, const char *key, double v, int digits); /* v is finite */
 /* Every number of the settings, as a member of its own. */
 void json_sampling(str *o, const carat_sampling *s);

@@ -14,7 +14,8 @@ typedef struct lora_options {
 #define OPT_LORA(T)                                                                                \
     OPT_LIST(T, lora.files, "lora", 0, "FILE[:SCALE]",                                             \
              "an adapter (LoRA) of the model, a GGUF file, and how much of it (default: 1); may "  \
-             "be repeated", .also = "--lora-scaled")
+             "be repeated",                                                                        \
+             .also = "--lora-scaled")
 /* For servers, whose requests name adapters. */
 #define OPT_LORA_UNAPPLIED(T)                                                                      \
     OPT_FLAG(T, lora.unapplied, "lora-init-without-apply", 0,                                      \
@@ -30,7 +31,8 @@ typedef struct lora_files {
  * that is no number. f is zeroed before; free it after a failure too. */
 status lora_options_apply(const lora_options *o, lora_files *f, carat_model_options *mo, err *e);
 void lora_files_free(lora_files *f);
-/* Do these adapters fit the model? model: its file, NULL: the bundled one. Reads no weights of it. */
+/* Do these adapters fit the model? model: its file, NULL: the bundled one. Reads no weights of it.
+ */
 status lora_check(const char *model, const char *const *adapter, size_t n, err *e);
 
 #endif

@@ -177,8 +177,9 @@ static status take_instruction(reader *r)
         json_t *v = take_value(r);
         return !v ? r->e->status : json_object_set_new(r->root, all[i].key, v) ? no_memory(r) : OK;
     }
-    return fail(r, line,
-                "no instruction of a Modelfile: FROM, ADAPTER, PARAMETER, SYSTEM, MESSAGE, LICENSE");
+    return fail(
+        r, line,
+        "no instruction of a Modelfile: FROM, ADAPTER, PARAMETER, SYSTEM, MESSAGE, LICENSE");
 }
 
 status modelfile_parse(json_t **out, const char *text, size_t n, const char *what, err *e)

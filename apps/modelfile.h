@@ -16,9 +16,9 @@
 
 #include <jansson.h>
 
-/* {"from", "adapters", "system", "messages", "parameters", "license"}, owned by the caller. what: the file's
- * name. E_FORMAT: "FILE:LINE: ...", also for instructions that carat does not have, such as
- * TEMPLATE. Values of parameters are not checked. */
+/* {"from", "adapters", "system", "messages", "parameters", "license"}, owned by the caller. what:
+ * the file's name. E_FORMAT: "FILE:LINE: ...", also for instructions that carat does not have, such
+ * as TEMPLATE. Values of parameters are not checked. */
 status modelfile_parse(json_t **out, const char *text, size_t n, const char *what, err *e);
 
 #endif

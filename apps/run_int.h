@@ -69,7 +69,7 @@ typedef struct answer {
     str content, reasoning;
     arena mem;       /* of said; one answer */
     carat_talk said; /* a turn, with the calls so far */
-    str run_calls;   /* ANSWER_OBJECT: those of the answers before, as items of JSON with "result" */
+    str run_calls; /* ANSWER_OBJECT: those of the answers before, as items of JSON with "result" */
     carat_finish finish;
     /* Calls that are shown elsewhere, when they are run. NULL: none. */
     bool (*hides_call)(void *user, const char *name);
@@ -119,13 +119,13 @@ typedef struct chat {
     const char *title; /* of it; NULL: none yet */
     bool named;        /* the user gave the title: it outlives the first question */
     str deleted; /* questions that /undo or /clear has deleted, each with its NUL, for run_edit.c */
-    arena mem;           /* of messages */
+    arena mem;   /* of messages */
     carat_talk messages; /* without the system message */
     char *system;        /* or NULL */
-    char *tools;       /* that the user declared: JSON text, or NULL */
-    mcp_specs specs;   /* of --mcp */
-    mcp_set *mcp;      /* or NULL */
-    char *offered;     /* tools and those of mcp; NULL: tools alone */
+    char *tools;         /* that the user declared: JSON text, or NULL */
+    mcp_specs specs;     /* of --mcp */
+    mcp_set *mcp;        /* or NULL */
+    char *offered;       /* tools and those of mcp; NULL: tools alone */
     /* With has_form set, answers follow this schema or grammar: its kind and its source. */
     bool has_form;
     carat_grammar_kind form_kind;
@@ -198,7 +198,8 @@ status chat_put_turns(chat *c, size_t before, err *e);
 
 /* --resume: finds and reads a kept conversation, and its model if the user named none. What is
  * kept (kept_free) must outlive o. */
-status chat_find_talk(const char *which, run_options *o, kept_talk *kept, talk_place *place, err *e);
+status chat_find_talk(const char *which, run_options *o, kept_talk *kept, talk_place *place,
+                      err *e);
 status chat_resume(chat *c, const kept_talk *kept, const talk_place *place, err *e);
 void chat_show_last(const chat *c);        /* the last question and answer, dimmed, on stderr */
 void chat_name(chat *c, const char *text); /* the first line of it becomes the title */
@@ -215,7 +216,7 @@ status check_utf8(const char *what, const char *text, size_t n, err *e);
 
 typedef struct made_run {
     const char *name; /* NULL: the model is no such one */
-    json_t *root; /* its file; the options borrow strings of it */
+    json_t *root;     /* its file; the options borrow strings of it */
     arena mem;
     carat_talk messages; /* of its file, or none */
 } made_run;

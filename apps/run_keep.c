@@ -47,8 +47,8 @@ status chat_resume(chat *c, const kept_talk *kept, const talk_place *place, err 
     c->talk = *place;
     c->keep = !c->o.no_history && !conversations_off();
     if (!st)
-        term_note("conversation %" PRId64 ", %zu messages: %s", place->number,
-                  c->messages.n, kept->title ? kept->title : "");
+        term_note("conversation %" PRId64 ", %zu messages: %s", place->number, c->messages.n,
+                  kept->title ? kept->title : "");
     return st;
 }
 

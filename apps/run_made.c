@@ -109,7 +109,8 @@ status run_take_made(run_options *o, config *f, made_run *m, err *e)
     m->messages.mem = &m->mem;
     const jtree *all, *list = NULL;
     if (json_object_get(m->root, "messages")) {
-        if ((st = jtree_parse(found->text, found->n, found->name, CONVERSATION_DEPTH, &m->mem, &all, e)))
+        if ((st = jtree_parse(found->text, found->n, found->name, CONVERSATION_DEPTH, &m->mem, &all,
+                              e)))
             return st;
         list = jtree_get(all, "messages");
     }

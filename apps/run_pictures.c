@@ -64,7 +64,8 @@ static void speak_anew(arena *mem, talk_part *part, const int32_t *to, const pic
     str_free(&now);
 }
 
-/* Pictures of the messages get other numbers. Their parts were made here, so they may be written. */
+/* Pictures of the messages get other numbers. Their parts were made here, so they may be written.
+ */
 static void renumber(chat *c, const int32_t *to, const pictures *l)
 {
     for (size_t i = 0; i < c->messages.n; i++)
@@ -494,8 +495,8 @@ void chat_take_back(chat *c)
             number[n++] = part->number;
         /* The text may be sent again as it was. */
         for (size_t i = 0; i < part->n_mentions && i < PICTURES_MAX; i++) {
-            c->spoken[i] = (picture_name){part->text.n - part->mention[i].at,
-                                          part->mention[i].number};
+            c->spoken[i] =
+                (picture_name){part->text.n - part->mention[i].at, part->mention[i].number};
             c->n_spoken = (int32_t)i + 1;
         }
     }
@@ -627,7 +628,8 @@ static void load_mentions(carat_talk *t, talk_part *part, const jtree *from, con
     size_t end = 0;
     if (!jtree_is(spoken, JTREE_ARRAY) || !text.s)
         return;
-    part->mention = mentions(t, spoken->count < PICTURES_MAX ? (int32_t)spoken->count : PICTURES_MAX);
+    part->mention =
+        mentions(t, spoken->count < PICTURES_MAX ? (int32_t)spoken->count : PICTURES_MAX);
     for (const jtree *v = spoken->first; v && part->mention && part->n_mentions < PICTURES_MAX;
          v = v->next) {
         const jtree *place = jtree_is(v, JTREE_ARRAY) ? v->first : NULL;

@@ -52,8 +52,8 @@ static void keep_call(answer *a, const carat_event *ev)
     talk_text text = talk_keep(t, ev->text, ev->n_text);
     if (arguments)
         *arguments = (jtree){.kind = JTREE_STRING, .s = text.s, .n = text.n};
-    talk_put_call(t, (talk_call){.name = talk_keep(t, ev->name, strlen(ev->name)),
-                                 .arguments = arguments});
+    talk_put_call(
+        t, (talk_call){.name = talk_keep(t, ev->name, strlen(ev->name)), .arguments = arguments});
 }
 
 /* Prints a line of JSON and escapes characters that terminals obey (base/show.h). */
@@ -70,8 +70,8 @@ static bool print_json_line(answer *a, const char *json, size_t n)
     return ok;
 }
 
-/* A call as the model wrote its arguments: a JSON parser would round large numbers. Open: the caller
- * closes it. */
+/* A call as the model wrote its arguments: a JSON parser would round large numbers. Open: the
+ * caller closes it. */
 static void open_call(str *out, const char *key, const char *name, const char *arguments, size_t n)
 {
     json_open(out, key, '{');
@@ -92,12 +92,10 @@ static bool print_call(answer *a, const carat_event *ev)
 
 static void show_json(answer *a, const carat_event *ev)
 {
-    static const char *const names[] = {[CARAT_EV_PREFILL] = "prefill",
-                                        [CARAT_EV_TOKEN] = "token",
-                                        [CARAT_EV_REASONING] = "reasoning",
-                                        [CARAT_EV_CONTENT] = "content",
-                                        [CARAT_EV_TOOL_CALL] = "tool_call",
-                                        [CARAT_EV_END] = "end"};
+    static const char *const names[] = {
+        [CARAT_EV_PREFILL] = "prefill",     [CARAT_EV_TOKEN] = "token",
+        [CARAT_EV_REASONING] = "reasoning", [CARAT_EV_CONTENT] = "content",
+        [CARAT_EV_TOOL_CALL] = "tool_call", [CARAT_EV_END] = "end"};
     str line = {0};
     if (ev->kind == CARAT_EV_PROMPT_TOKEN || ev->kind == CARAT_EV_CALL_PART)
         return; /* they are not asked for */

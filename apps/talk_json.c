@@ -57,7 +57,8 @@ static void put_results(str *o, const talk_turn *m)
 
 static void put_turn(str *o, const talk_turn *m, talk_part_writer *put, void *user)
 {
-    static const char *const thoughts[TALK_THOUGHTS] = {"reasoning_content", "reasoning", "thinking"};
+    static const char *const thoughts[TALK_THOUGHTS] = {"reasoning_content", "reasoning",
+                                                        "thinking"};
     json_open(o, NULL, '{');
     json_text(o, "role", talk_role_names[m->role]);
     for (int i = 0; i < TALK_THOUGHTS; i++)

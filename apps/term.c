@@ -5,7 +5,8 @@
  *
  * The signal handler counts the signal and cancels the watched session; the call that uses the
  * session then returns. So the handler needs atomics only, and no answer ends inside a character.
- * While a line is typed there is no call to wait for, and SIGTERM and SIGHUP end the program at once.
+ * While a line is typed there is no call to wait for, and SIGTERM and SIGHUP end the program at
+ * once.
  */
 #include "apps/term.h"
 #include "base/clock.h"

@@ -50,14 +50,16 @@ void term_progress_clear(void);
 /* A line in the bar's place, cut at the width of the terminal. Nothing if stderr is no terminal. */
 void term_status(const char *line);
 
-/* SIGINT, SIGTERM and SIGHUP, of a terminal that closes, are counted and cancel the watched session.
- * Without one, they cancel the session that is watched next. A second signal, but for SIGHUP, ends
- * the program at once with status 130. A session must not be closed while it is watched. */
+/* SIGINT, SIGTERM and SIGHUP, of a terminal that closes, are counted and cancel the watched
+ * session. Without one, they cancel the session that is watched next. A second signal, but for
+ * SIGHUP, ends the program at once with status 130. A session must not be closed while it is
+ * watched. */
 void term_watch(carat_session *s); /* NULL: watches none and sets the count to 0 */
 int term_interrupts(void);         /* signals since the last term_watch(NULL) */
-void term_prompting(bool on);      /* while a line is typed, SIGTERM and SIGHUP end the program at once */
-bool term_terminated(void);        /* one of these has come */
-bool term_resized(void);           /* the terminal has another size since the last call */
+void term_prompting(
+    bool on);               /* while a line is typed, SIGTERM and SIGHUP end the program at once */
+bool term_terminated(void); /* one of these has come */
+bool term_resized(void);    /* the terminal has another size since the last call */
 
 /* Called, in a signal handler, before a signal ends the program: fn ends what would outlive it. */
 void term_on_end(void (*fn)(void));

@@ -31,7 +31,7 @@ typedef struct toml {
     struct toml *first; /* members, items */
     struct toml *last, *next;
     struct toml *index, *branch[4]; /* a table's members by the hashes of their keys: a trie */
-    unsigned char how; /* for the parser: how a table or an array came to be */
+    unsigned char how;              /* for the parser: how a table or an array came to be */
 } toml;
 
 /* The tree, of mem. what: the file's name, for sentences "FILE:LINE: ...". E_FORMAT, E_MEMORY. */

@@ -32,8 +32,8 @@ static inline bool lora_adapts_either(const pass *p, const weight *w, const weig
     return lora_adapts(p, w) || lora_adapts(p, v);
 }
 
-/* Names which rows have which adapters, in all rows and in the wanted ones: passes that differ in it
- * launch other ops. 0: none has any. */
+/* Names which rows have which adapters, in all rows and in the wanted ones: passes that differ in
+ * it launch other ops. 0: none has any. */
 uint64_t lora_rows_key(const pass *p);
 
 /* After the ops of the same name have checked their arguments and made y. The first two add to a y

@@ -96,9 +96,9 @@ typedef struct weight {
      * weights and are loaded; this one is not. NULL: it is whole (ranks.h). */
     const struct weight *segment;
     int32_t n_segments;
-    bool first_rank;     /* of a tensor split: rank 0 alone has it, and gives what it computes */
-    bool gather;         /* rows are gathered, never multiplied: no device repacks it */
-    int8_t side;         /* which of a pass's devices has it: pass.h */
+    bool first_rank; /* of a tensor split: rank 0 alone has it, and gives what it computes */
+    bool gather;     /* rows are gathered, never multiplied: no device repacks it */
+    int8_t side;     /* which of a pass's devices has it: pass.h */
     void *packed;
     size_t packed_bytes;
     int32_t packed_kind; /* device's own numbering */

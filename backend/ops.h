@@ -408,9 +408,9 @@ typedef struct device_op_time {
  * op: there kernels do not overlap, and the time of an op is that of the op alone. Ops that waited
  * are timed where they are launched, by the name of what is launched. */
 typedef struct device_pass_times {
-    double read_bytes; /* per second, by a kernel that only reads, over much memory */
-    double launch_ms;  /* of a kernel that does nothing, one of many in a recording */
-    double pass_ms;    /* of a pass as always, from its first kernel to its last: the mean */
+    double read_bytes;        /* per second, by a kernel that only reads, over much memory */
+    double launch_ms;         /* of a kernel that does nothing, one of many in a recording */
+    double pass_ms;           /* of a pass as always, from its first kernel to its last: the mean */
     int32_t n_whole, n_split; /* passes of either kind */
     int32_t n_kernels;        /* of the last pass */
     int32_t n_ops;
@@ -449,11 +449,12 @@ struct device {
      * caller's memory is its own again. */
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
-    /* Copies to memory of another device of this kind: after what both have been given so far, before
-     * what they are given later. early: the other's last pass does not use `to`, so the copy does not
-     * wait for the end of that pass. Not waited for. NULL: copies go through the host. */
+    /* Copies to memory of another device of this kind: after what both have been given so far,
+     * before what they are given later. early: the other's last pass does not use `to`, so the copy
+     * does not wait for the end of that pass. Not waited for. NULL: copies go through the host. */
     void (*send)(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early);
-    /* What d is given later begins when what `before` has been given so far has ended. NULL as send.
+    /* What d is given later begins when what `before` has been given so far has ended. NULL as
+     * send.
      */
     void (*follow)(device *d, device *before);
     /* Large transfers: `move` starts one, in order with the passes; `moved` waits for all. Host
@@ -550,8 +551,8 @@ mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
  * left out without a trace. */
 void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 /* k = rope(rms_norm(k)) and v = rms_norm(v), which op_kv_store stores; then q = rope(rms_norm(q)),
- * the result, [rows, heads, head_dim]. Norms are those of heads. k and q are overwritten, unless q's
- * heads are rows, and so is v. A view of one stream gets the values alone. */
+ * the result, [rows, heads, head_dim]. Norms are those of heads. k and q are overwritten, unless
+ * q's heads are rows, and so is v. A view of one stream gets the values alone. */
 mat op_qkv(pass *p, const qkv *a, const kv_view *kv);
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
 /* act(gate) * op_attend(q), [rows, heads head_dim]. gate: [rows, heads, 1 or head_dim], or

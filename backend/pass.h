@@ -106,8 +106,8 @@ typedef struct pass_side {
     device *dev;
     unsigned char *scratch; /* memory of dev; NULL when dry */
     size_t scratch_bytes;
-    size_t at, peak;       /* bytes in use; their maximum */
-    bool replayed;         /* the leg under way is: its ops take scratch, no more */
+    size_t at, peak; /* bytes in use; their maximum */
+    bool replayed;   /* the leg under way is: its ops take scratch, no more */
     /* Which of two buffers takes what crosses to this side (op_cross). The device's `begin` changes
      * it from chunk to chunk of a prompt. early: the chunk before used the other one, and nothing
      * else has run on the device since. */
@@ -120,8 +120,8 @@ typedef struct pass_side {
     uint64_t crossed;      /* bytes that come from other sides: a tally of a dry pass */
 } pass_side;
 
-/* A device's own: where op_qkv leaves its queries rotated in groups, as the keys of a store are, for
- * the op_attend that follows; or room for that. */
+/* A device's own: where op_qkv leaves its queries rotated in groups, as the keys of a store are,
+ * for the op_attend that follows; or room for that. */
 typedef struct pass_turned {
     mat at;         /* without rows: none */
     const float *q; /* these queries */
@@ -138,7 +138,8 @@ typedef struct pass {
     int32_t n_sides, here;
     /* Recorded passes have legs: the ops of a side between two crossings. The device of a leg
      * records and replays it. model, kv: of device.replay; legs: pass_first_leg has begun. */
-    /* Of a tensor split: the pass of one rank, on the side of that number. ranks NULL: it is dry. */
+    /* Of a tensor split: the pass of one rank, on the side of that number. ranks NULL: it is dry.
+     */
     struct ranks *ranks;
     int32_t rank, n_ranks; /* n_ranks 0: the model is not split so */
     bool legs;
@@ -155,10 +156,10 @@ typedef struct pass {
     bool repeats;       /* an op runs again, for comparison: it counts nothing */
     bool router_beside; /* op_glu_router is under way: its router may run beside its gated unit */
     pass_turned turned;
-    bool hidden;        /* set after pass_begin: the forward pass ends with the normed input of
-                          the output head, and leaves the head out */
-    bool fresh; /* set by model_forward: run, on a device that plays later passes of the shape from
-                   a recording. Such a pass takes longer */
+    bool hidden; /* set after pass_begin: the forward pass ends with the normed input of
+                   the output head, and leaves the head out */
+    bool fresh;  /* set by model_forward: run, on a device that plays later passes of the shape from
+                    a recording. Such a pass takes longer */
     uint64_t n_flops, weight_bytes_read; /* tallies of a dry pass */
     err e;
 } pass;

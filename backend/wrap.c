@@ -107,8 +107,9 @@ static void trace(wrapper *w, pass *p, const char *op, mat y, const weight *wt)
 void device_add_op_time(device_op_time *list, int32_t *n, const device_op_time *call)
 {
     device_op_time *t = list;
-    while (t < list + *n && (strcmp(t->op, call->op) || strcmp(t->type, call->type) ||
-                             t->rows != call->rows || t->n_out != call->n_out || t->n_in != call->n_in))
+    while (t < list + *n &&
+           (strcmp(t->op, call->op) || strcmp(t->type, call->type) || t->rows != call->rows ||
+            t->n_out != call->n_out || t->n_in != call->n_in))
         t++;
     if (t == list + DEVICE_OP_TIMES_MAX)
         return; /* print_times says so in its last line */

@@ -108,15 +108,15 @@ struct slot {
     job *job;              /* NULL: idle */
     const contributor *by; /* of the next pass; NULL: idle */
     pass_want want;
-    bool answering;  /* the prompt is computed */
-    bool waits;      /* for rows of pictures: their tower runs beside passes, or before one */
-    bool previewed;  /* the prompt's last rows have chosen the pages, and are computed again */
-    bool alone;      /* a pass with its rows failed: they are computed alone, which shows whether it
-                        failed because of them */
+    bool answering; /* the prompt is computed */
+    bool waits;     /* for rows of pictures: their tower runs beside passes, or before one */
+    bool previewed; /* the prompt's last rows have chosen the pages, and are computed again */
+    bool alone;     /* a pass with its rows failed: they are computed alone, which shows whether it
+                       failed because of them */
     int64_t n_reused; /* tokens of the job that were in the cache when it began */
     int64_t used_at;  /* step of its last use */
-    int32_t most;    /* rows that the next pass may have of the job; 0: it waits for pages */
-    status st;       /* of its rows in the current pass */
+    int32_t most;     /* rows that the next pass may have of the job; 0: it waits for pages */
+    status st;        /* of its rows in the current pass */
     err e;
     atomic_bool cancel; /* the job is to end; of a session: the next one, if none runs */
 };

@@ -165,8 +165,8 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most
             b->turn = (i + 1) % b->n_slots;
         int32_t rows = left < s->most ? left : s->most;
         int32_t n_stages = b->m->core.n_ranks ? 1 : b->m->n_stages; /* ranks are all at work */
-        int32_t chunk = stages_chunk(n_stages, b->shape.chunk, b->shape.chunk_least,
-                                     s->job->n - s->n_reused);
+        int32_t chunk =
+            stages_chunk(n_stages, b->shape.chunk, b->shape.chunk_least, s->job->n - s->n_reused);
         chunk = chunk < w->least ? w->least : chunk;
         rows = rows < chunk ? rows : chunk;
         if (w->most && rows > w->most)

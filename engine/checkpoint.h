@@ -51,8 +51,8 @@ void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layo
 /* The snapshot that gives a cache the longest prefix of ids[0..n), if that is longer than `above`
  * tokens; the directory is searched too. NULL: there is none. *usable, the length of the prefix, is
  * less than n, because the last token must be computed. The caller owns the reference. */
-kv_snapshot *checkpoints_find(checkpoint_store *s, kv_way way, uint64_t pool,
-                              const int32_t *ids, int64_t n, int64_t above, int64_t *usable);
+kv_snapshot *checkpoints_find(checkpoint_store *s, kv_way way, uint64_t pool, const int32_t *ids,
+                              int64_t n, int64_t above, int64_t *usable);
 /* Adds a filled snapshot; takes the reference. to_disk: the directory may keep it too. */
 void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk);
 /* Gives pages back until the pool has n free ones, of those that only snapshots of the store hold;
@@ -70,8 +70,8 @@ enum { CUTS_MAX = 4 };
 int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t n,
                          int64_t cut[CUTS_MAX]);
 /* True if a snapshot of ids[0..n) would be written to the directory. */
-bool checkpoints_on_disk_wanted(checkpoint_store *s, kv_way way, uint64_t pool,
-                                const int32_t *ids, int64_t n);
+bool checkpoints_on_disk_wanted(checkpoint_store *s, kv_way way, uint64_t pool, const int32_t *ids,
+                                int64_t n);
 /* k becomes a file and no checkpoint in memory, if the store has a directory. The store takes its
  * own reference. */
 void checkpoints_to_disk(checkpoint_store *s, kv_snapshot *k);

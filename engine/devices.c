@@ -177,8 +177,10 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
     if (strcmp(split, "layers") && strcmp(split, "tensor") && strcmp(split, "none"))
         return err_set(e, E_ARG, "--split '%.40s': expected layers, tensor or none", split);
     if (lists_gpus(opt) && opt->plan_gpu_mb[0])
-        return err_set(e, E_ARG, "--gpus %.40s: numbers of GPUs that are here, and a plan is for "
-                       "others", opt->gpus);
+        return err_set(e, E_ARG,
+                       "--gpus %.40s: numbers of GPUs that are here, and a plan is for "
+                       "others",
+                       opt->gpus);
     if (lists_gpus(opt)) {
         status st = read_gpus(opt->gpus, l, e);
         if (st)
@@ -252,8 +254,8 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, const s
         because(m, "%.250s", why.text);
     else
         because(m, opt->plan_gpu_mb[0] ? "a plan for it was asked for"
-                   : forced         ? "it was asked for"
-                                    : "a GPU is here, and the model fits it");
+                   : forced            ? "it was asked for"
+                                       : "a GPU is here, and the model fits it");
     return st ? OK : wrap(m, opt, e);
 }
 
@@ -431,8 +433,8 @@ typedef struct gpu_choice {
 
 static bool is_better(const gpu_choice *a, const gpu_choice *b)
 {
-    return a->level < b->level || (a->level == b->level && a->level < CARAT_FIT_EXPERTS &&
-                                   a->n_ctx > b->n_ctx);
+    return a->level < b->level ||
+           (a->level == b->level && a->level < CARAT_FIT_EXPERTS && a->n_ctx > b->n_ctx);
 }
 
 static void close_devices(carat_model *m)
@@ -554,8 +556,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
             return st;
         replace = !m->dev;
     }
-    if (m->dev && ((st = divide(m, opt, e)) ||
-                   (m->overcommit && (st = share_layers(m, opt, e)))))
+    if (m->dev && ((st = divide(m, opt, e)) || (m->overcommit && (st = share_layers(m, opt, e)))))
         return st;
     if (m->dev && !(st = plan_check_weights(m, &why)) && !(st = fit_choose(m, opt, &why)))
         tell_division(m);
@@ -577,8 +578,8 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
             "the model is on the CPU: %s",
             m->device_why);
     if ((st = open_cpu(m, opt, e)) || (replace && (st = stages_place(m, e))) ||
-        (st = open_stages(m, opt, &l, e)) ||
-        (st = divide(m, opt, e)) || (st = share_layers(m, opt, e)))
+        (st = open_stages(m, opt, &l, e)) || (st = divide(m, opt, e)) ||
+        (st = share_layers(m, opt, e)))
         return st;
     tell_division(m);
     return opt->vocab_only ? OK : check_weights_fit(m, opt, e);

@@ -203,8 +203,8 @@ TEST(prompts_of_stages_are_cut_into_more_chunks)
                                 named = {.n_ctx = N, .chunk = 1024, .checkpoint_mb = -1};
     fidelity f;
     fidelity_open(&f, "qwen3");
-    const char *path = fidelity_write(&f, &(fidelity_file){.set_key = "qwen3.context_length",
-                                                           .set_value = 2048});
+    const char *path =
+        fidelity_write(&f, &(fidelity_file){.set_key = "qwen3.context_length", .set_value = 2048});
     carat_model *one = open_on(path, "cpu", 0, false), *two = open_on(path, "cpu,cpu", 0, false);
     one->dev->chunk_rows = two->dev->chunk_rows = 1024; /* as on a GPU */
     CHECK_EQ(n_passes(one, &open, N), 2);
@@ -265,8 +265,7 @@ TEST(divided_plans_are_what_is_taken)
         const char *const devices[] = {"cpu", "cpu,cpu", "cpu,cpu,cpu"};
         int divided = shape % 3;
         bool beside = divided && shape < 3;
-        carat_model *m =
-            open_on(path, devices[divided], beside ? f.n_layer - divided : 0, beside);
+        carat_model *m = open_on(path, devices[divided], beside ? f.n_layer - divided : 0, beside);
         carat_session_options o = {.n_ctx = f.n_tokens, .chunk = 16, .checkpoint_mb = -1};
         carat_device_memory before[CARAT_DEVICES_MAX], after[CARAT_DEVICES_MAX];
         carat_memory_plan plan;

@@ -32,10 +32,9 @@ static const named_prompt of_embeddinggemma[] = {
     {"STS", "task: sentence similarity | query: "},
     {"Summarization", "task: summarization | query: "},
 };
-static const named_prompt of_qwen3[] = {{
-    "query",
-    "Instruct: Given a web search query, retrieve relevant passages that answer the "
-    "query\nQuery:"},
+static const named_prompt of_qwen3[] = {
+    {"query", "Instruct: Given a web search query, retrieve relevant passages that answer the "
+              "query\nQuery:"},
     {"document", ""},
 };
 

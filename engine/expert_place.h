@@ -3,8 +3,8 @@
  *
  * Every layer gets as many slots as a row uses experts. Then slots go one by one to the layer whose
  * next most frequent expert has the most uses per byte, times what a use is worth there. So layers
- * whose use is concentrated on few experts get fewer slots. Without counts, layers in which a use is
- * worth the same get the same share. Plain data; any thread.
+ * whose use is concentrated on few experts get fewer slots. Without counts, layers in which a use
+ * is worth the same get the same share. Plain data; any thread.
  */
 #ifndef ENGINE_EXPERT_PLACE_H
 #define ENGINE_EXPERT_PLACE_H
@@ -15,8 +15,8 @@ typedef struct place_layer {
     int32_t n_experts, n_used;
     uint64_t bytes;        /* of one expert */
     const uint64_t *count; /* [n_experts] uses in earlier runs; NULL: unknown */
-    int32_t worth; /* of a use that needs no copy, compared with the other layers'; 0 is as 1 */
-    int32_t n_slots;       /* the result */
+    int32_t worth;   /* of a use that needs no copy, compared with the other layers'; 0 is as 1 */
+    int32_t n_slots; /* the result */
 } place_layer;
 
 /* The bytes of all slots; the least, n_used of each layer, even where they exceed the budget. */

@@ -199,9 +199,7 @@ static status try_some_layers(carat_model *m, const fit_ask *a, bool *fits, err 
 
 static carat_fit level_of(const carat_model *m, const fit_ask *a)
 {
-    return m->fit.kv               ? CARAT_FIT_KEYS
-           : m->fit.n_ctx < a->top ? CARAT_FIT_CONTEXT
-                                   : CARAT_FIT_WHOLE;
+    return m->fit.kv ? CARAT_FIT_KEYS : m->fit.n_ctx < a->top ? CARAT_FIT_CONTEXT : CARAT_FIT_WHOLE;
 }
 
 status fit_probe(carat_model *m, const carat_model_options *opt, carat_fit *level, int32_t *n_ctx,
@@ -313,8 +311,7 @@ static void tell(carat_model *m, const fit_ask *a)
         n += (size_t)snprintf(f->text + n, cap - n, ", all experts on the CPU");
     if (f->level == CARAT_FIT_LAYERS)
         snprintf(f->text + n, cap - n, ", %d of %d layers on the GPU%s, the others on the CPU",
-                 m->core.n_layer - m->beside.n_layers, m->core.n_layer,
-                 m->n_stages > 1 ? "s" : "");
+                 m->core.n_layer - m->beside.n_layers, m->core.n_layer, m->n_stages > 1 ? "s" : "");
 }
 
 status fit_choose(carat_model *m, const carat_model_options *opt, err *e)

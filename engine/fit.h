@@ -12,8 +12,8 @@
  * much, and which context would. After a failure m is divided as before. */
 status fit_choose(carat_model *m, const carat_model_options *opt, err *e);
 
-/* What would be given up if nothing of the model goes to the host: *level is CARAT_FIT_EXPERTS if that
- * does not fit. *n_ctx: the context then. Changes nothing but the division between stages. */
+/* What would be given up if nothing of the model goes to the host: *level is CARAT_FIT_EXPERTS if
+ * that does not fit. *n_ctx: the context then. Changes nothing but the division between stages. */
 status fit_probe(carat_model *m, const carat_model_options *opt, carat_fit *level, int32_t *n_ctx,
                  err *e);
 

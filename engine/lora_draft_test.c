@@ -1,5 +1,5 @@
-/* lora_draft_test.c - adapters beside drafts, and beside conversations on disk: an answer is the one
- * without a drafter, and no rows of other adapters are taken for it.
+/* lora_draft_test.c - adapters beside drafts, and beside conversations on disk: an answer is the
+ * one without a drafter, and no rows of other adapters are taken for it.
  */
 #include "base/rng.h"
 #include "tests/dflash_file.h"
@@ -156,7 +156,7 @@ TEST(lora_conversations_on_disk_belong_to_their_adapters)
         int model, kind;
         bool reuses;
     } turn[] = {{0, 1, false}, {0, 1, true}, {0, 2, false}, {0, 0, false}, {1, 1, false},
-                {0, 1, true},  {1, 1, true}, {0, 3, false}, {1, 0, true}, {0, 2, true}};
+                {0, 1, true},  {1, 1, true}, {0, 3, false}, {1, 0, true},  {0, 2, true}};
     char base[600], path[2][600], other[2][600], dir[600];
     carat_model *m[2];
     request q;

@@ -1,5 +1,5 @@
-/* sampling_settings.c - the rows of carat/sampling_settings.h as tables: numbers and names of steps;
- * which settings are valid.
+/* sampling_settings.c - the rows of carat/sampling_settings.h as tables: numbers and names of
+ * steps; which settings are valid.
  *
  * The names are those of llama.cpp, with the spellings that it accepts.
  */

@@ -12,11 +12,11 @@ static inline int32_t stage_side(const carat_model *m, int32_t k)
     return k == m->n_stages - 1 ? PASS_MAIN : k + 1;
 }
 
-/* Rows of a chunk of a prompt of n tokens. All stages compute at the same time, chunk after chunk. But
- * the first chunk is alone on its way to the last stage, and so is the last chunk: N chunks on G
- * stages take (N + G - 1) / N of an even share of the time. So there are STAGES_CHUNKS chunks for each
- * further stage. A GPU wants STAGES_CHUNK_LEAST rows at least: fewer take more time each. The result
- * of a prompt does not depend on its chunks. */
+/* Rows of a chunk of a prompt of n tokens. All stages compute at the same time, chunk after chunk.
+ * But the first chunk is alone on its way to the last stage, and so is the last chunk: N chunks on
+ * G stages take (N + G - 1) / N of an even share of the time. So there are STAGES_CHUNKS chunks for
+ * each further stage. A GPU wants STAGES_CHUNK_LEAST rows at least: fewer take more time each. The
+ * result of a prompt does not depend on its chunks. */
 enum { STAGES_CHUNKS = 8, STAGES_CHUNK_LEAST = 512 };
 static inline int32_t stages_chunk(int32_t n_stages, int32_t most, int32_t least, int64_t n)
 {

@@ -124,8 +124,8 @@ static void random_prompt(int32_t *ids, int32_t n, int32_t n_vocab)
  * parts of different sizes. */
 PLAIN_TEST(tensor_splits_of_mixtures_compute_the_same)
 {
-    static const char *const sizes[] = {"tiny-moe",      "tiny-all",     "tiny-qwen3moe",
-                                        "tiny-mixtral", "tiny-gpt-oss"};
+    static const char *const sizes[] = {"tiny-moe", "tiny-all", "tiny-qwen3moe", "tiny-mixtral",
+                                        "tiny-gpt-oss"};
     int32_t ids[N_PROMPT];
     random_prompt(ids, N_PROMPT, 320);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

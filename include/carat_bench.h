@@ -35,9 +35,10 @@ CARAT_API carat_status carat_pretend(carat_session *s, const int32_t *ids, int64
  * runs as always, or every other time op by op: there kernels do not overlap, so an op's time is
  * that of the op alone. Small ops that are computed together have one line. */
 typedef struct carat_pass_times {
-    double read_bytes; /* per second, by a kernel that only reads, over much memory: just measured */
-    double launch_ms;  /* of a kernel that does nothing, one of many in a recorded pass */
-    double pass_ms;    /* of a pass on the GPU, as always: the mean */
+    double
+        read_bytes;   /* per second, by a kernel that only reads, over much memory: just measured */
+    double launch_ms; /* of a kernel that does nothing, one of many in a recorded pass */
+    double pass_ms;   /* of a pass on the GPU, as always: the mean */
     int32_t n_whole, n_split; /* passes as always, and op by op */
     int32_t n_kernels;        /* of the last pass */
 } carat_pass_times;

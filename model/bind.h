@@ -150,9 +150,9 @@ bool bind_wide_heads(const weight *q_norm, const weight *k_norm, int32_t head_di
 /* ---- Division between devices: divide.c ---- */
 
 /* All of it for an architecture whose layers begin with MODEL_LAYER: the sides of weights, layers,
- * rotations and stores. The weights of `first`, a list that ends with NULL, go with the first layer,
- * those that are no layer's to the main side. divide_plain: only the embeddings go with the first
- * layer. */
+ * rotations and stores. The weights of `first`, a list that ends with NULL, go with the first
+ * layer, those that are no layer's to the main side. divide_plain: only the embeddings go with the
+ * first layer. */
 status divide_layers(model *m, const weight *const *first, err *e);
 status divide_plain(model *m, err *e);
 /* by_side[side] becomes a copy of by_side[PASS_MAIN] on that side. */

@@ -12,8 +12,8 @@ const model_arch dflash_arch = {.name = "dflash", .bind = dflash_bind};
 
 /* ---- The context --------------------------------------------------------------------------- */
 
-/* Keys and values of x, [rows, n_embd], at the rows' positions, and with n above 2 the queries, which
- * it gives. y[n]: the products of x with wk, wv, wq and head_gate. */
+/* Keys and values of x, [rows, n_embd], at the rows' positions, and with n above 2 the queries,
+ * which it gives. y[n]: the products of x with wk, wv, wq and head_gate. */
 static mat store_keys(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x,
                       mat *y, int32_t n)
 {

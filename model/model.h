@@ -31,8 +31,8 @@ typedef struct model_arch {
     mat (*forward)(pass *p, const model *m, const kv_layout *kv);
     /* Sets the side of every weight and store, from m->layer_side and m->expert_side. */
     status (*divide)(model *m, err *e);
-    /* Of a tensor split (tensor_split.h). at_rank: points the copy of the architecture's own data at
-     * that of its layers; NULL: the family is not split so. kv_of: the store that a layer reads;
+    /* Of a tensor split (tensor_split.h). at_rank: points the copy of the architecture's own data
+     * at that of its layers; NULL: the family is not split so. kv_of: the store that a layer reads;
      * NULL: that of its number. */
     void (*at_rank)(model *rank);
     int32_t (*kv_of)(const model *m, int32_t il);
@@ -98,8 +98,8 @@ struct model {
     size_t layer_bytes; /* of one */
     void *impl;         /* the architecture's own data, in mem */
     size_t impl_bytes;
-    int32_t n_ranks;    /* 0: not split by tensors */
-    model *rank;        /* [n_ranks - 1] the other ranks, which borrow all but their structs */
+    int32_t n_ranks; /* 0: not split by tensors */
+    model *rank;     /* [n_ranks - 1] the other ranks, which borrow all but their structs */
     struct ranks *ranks;
     int32_t n_deep;     /* deepstack: so many of the first layers add rows of pictures */
     bool turns_by_axes; /* its rotation has sections for time, row and column */
@@ -132,9 +132,9 @@ status model_bind_nextn(model *m, gguf *g, err *e);
 status model_bind_audio(model *m, gguf *g, err *e);
 /* The number of NextN layers that a file states; 0 where its architecture has none. */
 int32_t model_nextn_layers(const gguf *g);
-/* Divides m between devices, before planning and loading: a side for each layer and for each layer's
- * experts, [n_layer] each. others[i] is the device of side 1 + i and outlives m. The embeddings go
- * with the first layer. E_ARG, with a sentence, for an impossible division. */
+/* Divides m between devices, before planning and loading: a side for each layer and for each
+ * layer's experts, [n_layer] each. others[i] is the device of side 1 + i and outlives m. The
+ * embeddings go with the first layer. E_ARG, with a sentence, for an impossible division. */
 status model_place(model *m, device *const *others, int32_t n_others, const int8_t *layer_side,
                    const int8_t *expert_side, err *e);
 /* The number of layers on a side. */

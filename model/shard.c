@@ -61,11 +61,11 @@ static const struct {
 
 /* Norms, scales, routers, and what is too small to be cut. */
 static const char *const wholes[] = {
-    "attn_norm",      "attn_q_norm",   "attn_k_norm",     "post_attention_norm",
-    "ffn_norm",       "post_ffw_norm", "post_ffw_norm_1", "post_ffw_norm_2",
-    "pre_ffw_norm_2", "ffn_gate_inp",  "exp_probs_b",     "ffn_gate_inp_shexp",
-    "inp_gate",       "proj",          "post_norm",       "layer_output_scale",
-    "ssm_norm",       "output_norm",   "rope_freqs",      "per_layer_model_proj",
+    "attn_norm",          "attn_q_norm",   "attn_k_norm",     "post_attention_norm",
+    "ffn_norm",           "post_ffw_norm", "post_ffw_norm_1", "post_ffw_norm_2",
+    "pre_ffw_norm_2",     "ffn_gate_inp",  "exp_probs_b",     "ffn_gate_inp_shexp",
+    "inp_gate",           "proj",          "post_norm",       "layer_output_scale",
+    "ssm_norm",           "output_norm",   "rope_freqs",      "per_layer_model_proj",
     "per_layer_proj_norm"};
 static const char *const firsts[] = {"token_embd", "output", "per_layer_token_embd"};
 

@@ -131,8 +131,8 @@ static shard_layer layer_numbers(const splitter *s, int32_t il)
 
 static shard_tensor as_tensor(const weight *w)
 {
-    return (shard_tensor){w->name, w->type, w->n_out > 1 || w->n_mat > 1 ? 2 : 1,
-                          {w->n_in, w->n_out, w->n_mat}};
+    return (shard_tensor){
+        w->name, w->type, w->n_out > 1 || w->n_mat > 1 ? 2 : 1, {w->n_in, w->n_out, w->n_mat}};
 }
 
 /* The weight at w becomes a view of the span of it. */
@@ -285,8 +285,8 @@ static status cut_stores(const splitter *s)
             kv_spec *to = &m->kv[r * s->n_kv + i];
             shard_heads h;
             err why = {0};
-            status st = shard_heads_of(layer.n_head, s->kv[i].n_head_kv, shard_range_of(r, s->n),
-                                       &h, &why);
+            status st =
+                shard_heads_of(layer.n_head, s->kv[i].n_head_kv, shard_range_of(r, s->n), &h, &why);
             if (st)
                 return err_set(s->e, st, "%s, layer %d: %s (--split tensor)", m->name,
                                s->kv[i].layer, why.text);
@@ -305,12 +305,13 @@ static status cut_stores(const splitter *s)
 
 static status check_model(const model *m, err *e)
 {
-    const char *what = !m->arch->at_rank    ? "models of this family"
-                       : m->n_recur         ? "recurrent layers"
-                       : m->n_loras         ? "adapters"
-                                            : NULL;
-    return what ? err_set(e, E_UNSUPPORTED, "%s (%s): %s cannot be split by tensors yet "
-                                            "(--split tensor)",
+    const char *what = !m->arch->at_rank ? "models of this family"
+                       : m->n_recur      ? "recurrent layers"
+                       : m->n_loras      ? "adapters"
+                                         : NULL;
+    return what ? err_set(e, E_UNSUPPORTED,
+                          "%s (%s): %s cannot be split by tensors yet "
+                          "(--split tensor)",
                           m->name, m->arch->name, what)
                 : OK;
 }

@@ -236,8 +236,8 @@ TEST(bench_sets_every_op_beside_its_floor)
 TEST(bench_divides_a_token_into_reading_and_a_tail)
 {
     double bytes[2], active = 0;
-    json_t *root = report(
-        "moe", ARGS("-p", "4", "-n", "3", "-d", "0,20", "-r", "2", "-t", "1", "--tail"));
+    json_t *root =
+        report("moe", ARGS("-p", "4", "-n", "3", "-d", "0,20", "-r", "2", "-t", "1", "--tail"));
     const json_t *tests = json_object_get(root, "tests");
     active = real_of(json_object_get(root, "model"), "active_bytes_per_token");
     CHECK_EQ(json_array_size(tests), 4);

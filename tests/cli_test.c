@@ -63,8 +63,7 @@ TEST(cli_wrong_use_is_exit_2_and_points_to_help)
     run_and_check(NULL, 2, "expected a whole number", ARGS("run", "--top-k=1.5", "hi"));
     run_and_check(NULL, 2, "--think yes: expected true, false, low, medium, high or max",
                   ARGS("run", "--think=yes", "hi"));
-    run_and_check(NULL, 2, "greedy=yes: expected true or false",
-                  ARGS("run", "--greedy=yes", "hi"));
+    run_and_check(NULL, 2, "greedy=yes: expected true or false", ARGS("run", "--greedy=yes", "hi"));
     run_and_check(NULL, 2, "--effort huge: expected minimal",
                   ARGS("run", "--effort", "huge", "hi"));
     run_and_check(NULL, 2, "--result has no effect without --tools",
@@ -128,7 +127,8 @@ TEST(cli_prompts_that_cannot_be)
     check_refusal("nowhere.json",
                   ARGS("run", "-m", m, "--raw", "--json-schema", "/nowhere.json", "hi"));
     const char *bad = write_test_file("bad.json", "[{]", 3);
-    run_and_check(NULL, 1, "not valid JSON: line 1, column 3", ARGS("run", "-m", m, "--tools", bad, "hi"));
+    run_and_check(NULL, 1, "not valid JSON: line 1, column 3",
+                  ARGS("run", "-m", m, "--tools", bad, "hi"));
     run_and_check(&(spawn_options){.in = ""}, 2, "the prompt is empty", ARGS("run", "-m", m));
     run_and_check(&(spawn_options){.no_in = true}, 2, "the prompt is empty", ARGS("run", "-m", m));
     run_and_check(&(spawn_options){.no_in = true}, 1, "stdin",

@@ -37,8 +37,8 @@ static void need_shell(const char *name)
         test_skip("that shell is not installed");
 }
 
-/* A link to the program beside the tests, and its script for a shell in a file. The lines of shells do
- * not quote the link's name, and the folder of the source may have a blank. */
+/* A link to the program beside the tests, and its script for a shell in a file. The lines of shells
+ * do not quote the link's name, and the folder of the source may have a blank. */
 static const char *program(void)
 {
     static char path[1024];

@@ -242,13 +242,10 @@ TEST(fit_shares_layers_by_memory)
         int64_t mib[3];
         int n;
         bool even;
-    } x[] = {{"31b", {23936, 23936}, 2, true},
-             {"31b", {23936, 11840}, 2, true},
-             {"31b", {11840, 23936}, 2, true},
-             {"31b", {15872, 11840, 7808}, 3, true},
+    } x[] = {{"31b", {23936, 23936}, 2, true},     {"31b", {23936, 11840}, 2, true},
+             {"31b", {11840, 23936}, 2, true},     {"31b", {15872, 11840, 7808}, 3, true},
              {"31b", {7808, 7808}, 2, false}, /* not all layers fit */
-             {"26b-a4b", {11840, 11840}, 2, true},
-             {"qwen3.6-27b", {11840, 15872}, 2, true},
+             {"26b-a4b", {11840, 11840}, 2, true}, {"qwen3.6-27b", {11840, 15872}, 2, true},
              {"e4b", {7808, 7808}, 2, false}}; /* its last layers belong together */
     char path[128];
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
@@ -267,8 +264,8 @@ TEST(fit_shares_layers_by_hand)
         const char *split;
         int32_t n[3]; /* layers, in the order of the devices: the last stage is the main one */
     } x[] = {{"1,1,1", {20, 20, 20}}, {"3,2,1", {10, 30, 20}}, {"1,1000,1", {1, 1, 58}}};
-    static const char *const bad[] = {"",       "1",      "1,2",  "1,2,3,4", "1,0,1",   "1,-1,1",
-                                      "1,1,1,", "1,,1",   "a,b,c", "1 ,1,1",  "nan,1,1", "1,1,inf"};
+    static const char *const bad[] = {"",       "1",    "1,2",   "1,2,3,4", "1,0,1",   "1,-1,1",
+                                      "1,1,1,", "1,,1", "a,b,c", "1 ,1,1",  "nan,1,1", "1,1,inf"};
     carat_model *m;
     carat_memory_plan p;
     carat_error e = {0};
@@ -425,8 +422,8 @@ TEST(plans_of_two_cards_may_be_divided_by_hand)
         spawn_carat(&r, NULL,
                     (const char *const[]){"inspect", "--gpu", "24GB+24GB", c[i].option, c[i].value,
                                           path, NULL});
-        CHECK_MSG(r.code == c[i].code && (spawned_says(&r.out, c[i].says[0]) ||
-                                          spawned_says(&r.err, c[i].says[0])),
+        CHECK_MSG(r.code == c[i].code &&
+                      (spawned_says(&r.out, c[i].says[0]) || spawned_says(&r.err, c[i].says[0])),
                   "%s %s: %d %s%s", c[i].option, c[i].value, r.code, str_text(&r.out),
                   str_text(&r.err));
         CHECK_MSG(c[i].code || spawned_says(&r.out, c[i].says[1]), "%s", str_text(&r.out));
@@ -452,10 +449,8 @@ TEST(gpus_auto_is_refused_beside_what_names_them)
         CHECK_MSG(strstr(e.text, "--gpus auto leaves"), "%s", e.text);
     }
     carat_memory_plan p; /* layers that are placed by hand are on one GPU */
-    const carat_model_options placed = {.gpus = "auto",
-                                        .gpu_layers = 30,
-                                        .vocab_only = true,
-                                        .plan_gpu_mb = {24000, 24000}};
+    const carat_model_options placed = {
+        .gpus = "auto", .gpu_layers = 30, .vocab_only = true, .plan_gpu_mb = {24000, 24000}};
     e = (carat_error){0};
     CHECK_OK(carat_model_open(path, &placed, &m, &e), e);
     CHECK_OK(carat_plan(m, &(carat_session_options){.n_outputs = 1}, &p, &e), e);

@@ -181,9 +181,10 @@ TEST(lora_of_a_model_that_is_made)
     answer(&s, ",\"model\":\"x\"", again);
     CHECK_STR(plain, again);
     says(&s, "/api/show", "{\"model\":\"late\"}", 200, "ADAPTER ");
-    says(&s, "/api/create", "{\"model\":\"b\",\"from\":\"late\",\"adapters\":{\"a\":\"sha256:0\"}}", 400,
-         "carat create");
-    says(&s, "/api/create", "{\"model\":\"copy\",\"from\":\"late\",\"stream\":false}", 200, "success");
+    says(&s, "/api/create", "{\"model\":\"b\",\"from\":\"late\",\"adapters\":{\"a\":\"sha256:0\"}}",
+         400, "carat create");
+    says(&s, "/api/create", "{\"model\":\"copy\",\"from\":\"late\",\"stream\":false}", 200,
+         "success");
     answer(&s, ",\"model\":\"copy\"", again);
     CHECK_STR(late, again);
     says(&s, "/v1/embeddings", "{\"model\":\"late\",\"input\":\"a\"}", 400, "has an adapter");
@@ -193,11 +194,13 @@ TEST(lora_of_a_model_that_is_made)
     stop(&s);
     lora_rig_adapter(wide, second, &recipe[1]);
     served_start(&s, ARGS("-t", "1", "--ctx", "512", base));
-    says(&s, "/completion", "{\"model\":\"gone\",\"prompt\":\"a\",\"n_predict\":1}", 500, "law.gguf");
+    says(&s, "/completion", "{\"model\":\"gone\",\"prompt\":\"a\",\"n_predict\":1}", 500,
+         "law.gguf");
     answer(&s, ",\"model\":\"style\"", again);
     CHECK_STR(with, again);
     CHECK(!unlink(second));
-    says(&s, "/completion", "{\"model\":\"gone\",\"prompt\":\"a\",\"n_predict\":1}", 500, "law.gguf");
+    says(&s, "/completion", "{\"model\":\"gone\",\"prompt\":\"a\",\"n_predict\":1}", 500,
+         "law.gguf");
     answer(&s, ",\"model\":\"x\"", again);
     CHECK_STR(plain, again);
     stop(&s);
@@ -219,7 +222,8 @@ TEST(lora_of_a_model_that_is_made)
     answer(&s, ",\"model\":\"later\"", again);
     response r;
     http_call(&r, &s, "GET", "/lora-adapters", NULL, NULL);
-    CHECK_MSG(strstr(r.body.at, "later.gguf") && strstr(r.body.at, "\"scale\":0.25"), "%s", r.body.at);
+    CHECK_MSG(strstr(r.body.at, "later.gguf") && strstr(r.body.at, "\"scale\":0.25"), "%s",
+              r.body.at);
     response_free(&r);
     stop(&s);
     spawn_check(0, NULL, "", ARGS("run", "style", "-n", "2", "-q", "hi"));
@@ -242,8 +246,8 @@ static const char *adapters(const served *s, char *out, size_t cap)
     return out;
 }
 
-/* A model is loaded again for an adapter that was made meanwhile: ids stay, and where both do not fit
- * into the memory the model goes on without it. */
+/* A model is loaded again for an adapter that was made meanwhile: ids stay, and where both do not
+ * fit into the memory the model goes on without it. */
 TEST(lora_reloads_lose_nothing)
 {
     static const lora_recipe recipe[] = {{.rank = 4, .alpha = 8, .seed = 5},
@@ -287,7 +291,8 @@ TEST(lora_reloads_lose_nothing)
     /* No room for this one: a sentence, and the others answer as before. */
     write_modelfile(file, base, adapter[2]);
     spawn_check(0, NULL, "b is made of", ARGS("create", made[2], "-f", file));
-    says(&s, "/completion", "{\"model\":\"b\",\"prompt\":\"a\",\"n_predict\":1}", 503, "large.gguf");
+    says(&s, "/completion", "{\"model\":\"b\",\"prompt\":\"a\",\"n_predict\":1}", 503,
+         "large.gguf");
     answer(&s, ",\"model\":\"x\"", again);
     CHECK_STR(plain, again);
     answer(&s, ",\"model\":\"m\"", again);

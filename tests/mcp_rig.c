@@ -4,14 +4,14 @@
  * kinds (every kind of content), structured, refuses (a JSON-RPC error), future (another revision),
  * bare (no tools), mute (no answer at all), hang (none to a call), weather (the tool
  * of tools/demo_tools.json) and storm (the same, which hangs), progress (of a slow call), quoted (a
- * tool that Gemma 4's chat format cannot tell), crowd (200 tools more), huge (100 MB in one message).
- * Of a program alone: dies, flood, noise (words that are no messages), asks
- * (requests of its own), stubborn (ends for SIGKILL alone), words (writes to stderr), changes (its
- * tools), deaf (does not read), env, files (descriptors that it has), posing (a tool whose name
- * reads as one of server a), brief (ends when it has begun), tired (ends soon after its list),
- * halves (half a character in an answer), clings (hangs, and ends for SIGKILL alone). Of an address
- * alone: json (no events), lost (the session, once), drops (the stream, after an id), forgets
- * (drops, and knows no session after it), moved, denied, gone, page (HTML).
+ * tool that Gemma 4's chat format cannot tell), crowd (200 tools more), huge (100 MB in one
+ * message). Of a program alone: dies, flood, noise (words that are no messages), asks (requests of
+ * its own), stubborn (ends for SIGKILL alone), words (writes to stderr), changes (its tools), deaf
+ * (does not read), env, files (descriptors that it has), posing (a tool whose name reads as one of
+ * server a), brief (ends when it has begun), tired (ends soon after its list), halves (half a
+ * character in an answer), clings (hangs, and ends for SIGKILL alone). Of an address alone: json
+ * (no events), lost (the session, once), drops (the stream, after an id), forgets (drops, and knows
+ * no session after it), moved, denied, gone, page (HTML).
  */
 #include "tests/mcp_rig.h"
 #include "tests/test.h"

@@ -111,7 +111,7 @@ TEST(picture_logits_are_those_of_transformers)
         CHECK_OK(carat_eval_rows(s, ids, n, compare, &x, &e), e);
         double rms = sqrt(x.squares / (double)x.n);
         /* What f32 costs transformers, 7e-4 and 1.2e-4, and some room. */
-    CHECK_MSG(x.worst <= 1e-3 && rms <= 2e-4, "%s: a logit is %g apart, all are %g", name,
+        CHECK_MSG(x.worst <= 1e-3 && rms <= 2e-4, "%s: a logit is %g apart, all are %g", name,
                   x.worst, rms);
         carat_session_close(s);
         carat_media_free(picture[0]);
@@ -177,7 +177,7 @@ TEST(sound_logits_are_those_of_transformers)
         CHECK_OK(carat_eval_rows(s, ids, n, compare, &x, &e), e);
         double rms = sqrt(x.squares / (double)x.n);
         /* f32 costs transformers 6e-4 and 1e-4. */
-    CHECK_MSG(x.worst <= 1e-3 && rms <= 2e-4, "%s: a logit is %g apart, all are %g", name,
+        CHECK_MSG(x.worst <= 1e-3 && rms <= 2e-4, "%s: a logit is %g apart, all are %g", name,
                   x.worst, rms);
         carat_session_close(s);
         for (int i = 0; i < 3; i++)

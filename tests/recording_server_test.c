@@ -312,7 +312,8 @@ TEST(a_background_response_is_cancelled)
     CHECK_MSG(r.status == 400 && strstr(r.body.at, "is not complete"), "%s", str_text(&r.body));
     response_free(&r);
     CHECK_EQ(call(&s, "POST", id, "/cancel", &cancelled), 200);
-    CHECK(strstr(cancelled.at, "\"status\":\"cancelled\"") && strstr(cancelled.at, "\"output\":[]"));
+    CHECK(strstr(cancelled.at, "\"status\":\"cancelled\"") &&
+          strstr(cancelled.at, "\"output\":[]"));
     await_idle(&s);
     /* The end of its answer changes nothing, and neither does a second time. */
     CHECK_EQ(call(&s, "GET", id, "", &seen), 200);

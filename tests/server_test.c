@@ -568,7 +568,7 @@ TEST(server_holds_answers_to_what_is_asked)
 TEST(server_leaves_out_a_call_that_the_limit_cuts)
 {
 #define PARAMETERS                                                                                 \
-    "{\"type\":\"object\",\"properties\":{\"way\":{\"enum\":[\"upandupandupandupandup\"]}},"         \
+    "{\"type\":\"object\",\"properties\":{\"way\":{\"enum\":[\"upandupandupandupandup\"]}},"       \
     "\"required\":[\"way\"]}"
 #define FUNCTION "\"function\":{\"name\":\"going\",\"parameters\":" PARAMETERS "}"
     static const struct {
@@ -578,8 +578,8 @@ TEST(server_leaves_out_a_call_that_the_limit_cuts)
          ASK ",\"tools\":[{\"type\":\"function\"," FUNCTION "}],\"tool_choice\":\"required\"",
          "max_tokens", "\"finish_reason\":\"length\""},
         {"/v1/responses",
-         "\"input\":\"Go.\",\"tools\":[{\"type\":\"function\",\"name\":\"going\",\"parameters\":" PARAMETERS
-         "}],\"tool_choice\":\"required\"",
+         "\"input\":\"Go.\",\"tools\":[{\"type\":\"function\",\"name\":\"going\","
+         "\"parameters\":" PARAMETERS "}],\"tool_choice\":\"required\"",
          "max_output_tokens", "\"reason\":\"max_output_tokens\""},
         {"/v1/messages",
          ASK ",\"tools\":[{\"name\":\"going\",\"input_schema\":" PARAMETERS

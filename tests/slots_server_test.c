@@ -151,7 +151,8 @@ TEST(slots_are_restored_beside_a_drafter)
     CHECK_EQ(cached(&s, "1", again, sizeof again), 0);
     CHECK(saved(&s, "drafts") > 10);
     /* Another conversation in the slot, so the drafter's keys are of that one. */
-    says(&s, "/completion", "{\"prompt\":\"other words than those\",\"n_predict\":9}", 200, "content");
+    says(&s, "/completion", "{\"prompt\":\"other words than those\",\"n_predict\":9}", 200,
+         "content");
     says(&s, "/slots/0?action=restore", "{\"filename\":\"drafts\"}", 200, "\"n_restored\":");
     CHECK(cached(&s, "60,\"ignore_eos\":true", again, sizeof again) > 10);
     CHECK_STR(again, first);

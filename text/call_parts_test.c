@@ -178,8 +178,9 @@ TEST(pieces_of_calls_are_the_arguments_whatever_the_mistake)
         CHECK(n_told[k] > rounds);
 }
 
-/* The token limit cuts a call at each byte behind its mark. Its text is nobody's answer; what stands
- * before it, another call too, is there. The same text is content where the model has ended it. */
+/* The token limit cuts a call at each byte behind its mark. Its text is nobody's answer; what
+ * stands before it, another call too, is there. The same text is content where the model has ended
+ * it. */
 TEST(calls_that_the_token_limit_cuts_are_left_out)
 {
     static const struct {
@@ -199,7 +200,8 @@ TEST(calls_that_the_token_limit_cuts_are_left_out)
         {&harmony_format, "<|channel|>final<|message|>Well,<|end|>",
          "<|start|>assistant<|channel|>commentary to=functions.f json<|message|>",
          "{\"s\": \"some\"}", "C(Well,"},
-        {&llama_formats[LLAMA_31], "", "{\"name\": \"f\"", ", \"parameters\": {\"s\": \"some\"}}", ""},
+        {&llama_formats[LLAMA_31], "", "{\"name\": \"f\"", ", \"parameters\": {\"s\": \"some\"}}",
+         ""},
         {&mistral_formats[MISTRAL_V3], "Well, ", "[TOOL_CALLS]",
          "[{\"name\": \"f\", \"arguments\": {\"s\": \"some\"}}]", "C(Well,"},
         {&mistral_formats[MISTRAL_V13], "Well, ", "[TOOL_CALLS]", "f[ARGS]{\"s\": \"some\"}",
@@ -218,7 +220,8 @@ TEST(calls_that_the_token_limit_cuts_are_left_out)
                 const char *said = str_text(&r.text);
                 bool whole = strstr(said, "T(f ") != NULL; /* but for its last mark */
                 if (how < 2)
-                    CHECK_MSG(whole || !strcmp(said, cases[i].says), "%zu: %s: %s", i, text.at, said);
+                    CHECK_MSG(whole || !strcmp(said, cases[i].says), "%zu: %s: %s", i, text.at,
+                              said);
                 else
                     CHECK_MSG(whole || strlen(said) > strlen(cases[i].says), "%zu: %s: %s", i,
                               text.at, said);

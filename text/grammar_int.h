@@ -99,7 +99,8 @@ gx *gx_ref(gx_builder *b, int32_t rule);
 gx *gx_after_thought(gx_builder *b, gx *x);
 /* An answer in messages (answer_heads), behind its first role: thoughts, then one of: a call (its
  * message; NULL: none), the text x of the last message (NULL: none). Where either may come, so may
- * texts of the commentary channel before it. Without thoughts it is the last one alone. json: a type may say so. */
+ * texts of the commentary channel before it. Without thoughts it is the last one alone. json: a
+ * type may say so. */
 gx *gx_messages(gx_builder *b, gx *call, gx *x, bool json);
 /* gx_without for a list that ends in NULL. */
 gx *gx_without_any(gx_builder *b, const char *const *word);

@@ -40,10 +40,10 @@ typedef struct talk_mention {
 } talk_mention;
 
 typedef struct talk_part {
-    talk_kind kind;   /* TALK_KINDS: unknown; the chat format refuses it */
-    const char *name; /* the client's word for the kind */
-    talk_text text;   /* of TALK_TEXT; of an image or a sound its file's name, or not given */
-    int32_t number;   /* of an image or a sound: which of the request's; -1: the next one */
+    talk_kind kind;        /* TALK_KINDS: unknown; the chat format refuses it */
+    const char *name;      /* the client's word for the kind */
+    talk_text text;        /* of TALK_TEXT; of an image or a sound its file's name, or not given */
+    int32_t number;        /* of an image or a sound: which of the request's; -1: the next one */
     talk_mention *mention; /* [n_mentions] of TALK_TEXT, in the order of their places */
     size_t n_mentions;
     const jtree *from; /* what it was read from; NULL: made here */

@@ -22,8 +22,8 @@ extern const char alias_date[]; /* of the table: "2026-11" */
  * thread may call it. */
 typedef status (*alias_own_fn)(const void *user, const char *name, char out[ALIAS_MAX], err *e);
 
-/* Sets the function that looks up the user's names; NULL: there are none. Call it once, before other
- * threads start. */
+/* Sets the function that looks up the user's names; NULL: there are none. Call it once, before
+ * other threads start. */
 void alias_ask(alias_own_fn fn, const void *user);
 /* What a short name stands for, OWNER/REPO or OWNER/REPO:QUANT; "": it is none. *own: a name of the
  * user led there. E_ARG: names of the user lead in a circle, or to no model. */

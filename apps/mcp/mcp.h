@@ -108,7 +108,7 @@ typedef struct mcp_set_options {
     size_t n_automatic;
     /* The log of a server of that name; false: none. */
     bool (*log)(const char *server, char *path, size_t cap);
-    mcp_accept *accept; /* NULL: every declaration */
+    mcp_accept *accept;                             /* NULL: every declaration */
     void (*tell)(void *user, const char *sentence); /* of a tool that is left out, and why */
     void *user;
 } mcp_set_options;

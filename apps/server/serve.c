@@ -134,9 +134,9 @@ static void signals_stop(signals *g)
 /* ---- Memory ---- */
 
 /* glibc gives threads heaps of their own, eight for each processor, and after the first large text
- * is freed the next ones come from these heaps, too. Each keeps the most that it ever had. Here every
- * connection is a thread whose texts may be megabytes: two heaps are enough for what they allocate,
- * and large texts go back to the system at once. */
+ * is freed the next ones come from these heaps, too. Each keeps the most that it ever had. Here
+ * every connection is a thread whose texts may be megabytes: two heaps are enough for what they
+ * allocate, and large texts go back to the system at once. */
 static void keep_heaps_small(void)
 {
 #ifdef M_ARENA_MAX
@@ -522,6 +522,7 @@ const command command_serve = {
              "SIGTERM, Ctrl-C and a terminal that closes let the requests at work finish,\n"
              "for --drain seconds; a second signal ends the program at once.",
     .options = table,
-    .first = "model hf-repo store host port parallel ctx alias api-key mmproj threads kv-type draft "
-             "device gpu-layers",
+    .first =
+        "model hf-repo store host port parallel ctx alias api-key mmproj threads kv-type draft "
+        "device gpu-layers",
     .run = run_serve};

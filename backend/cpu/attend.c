@@ -101,8 +101,8 @@ static void merge_block(const attention *a, float *o, float *top, float *sum, co
     *top = new_top;
 }
 
-/* The sum of query iq with its head's sink, a score without a value. Far above `top` it is infinite,
- * and the result 0. */
+/* The sum of query iq with its head's sink, a score without a value. Far above `top` it is
+ * infinite, and the result 0. */
 static float with_sink(const attention *a, int32_t head, int32_t iq, float top, float sum)
 {
     if (!a->kv->sinks)

@@ -144,8 +144,8 @@ typedef struct cuda_device {
     bool broken;    /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     /* Of devices that share a model's layers (stall.c). Those that send to each other are a ring;
-     * NULL: nothing was sent. stalled: the GPU does not go on, so nothing may wait for it, and nothing
-     * of its memory can be freed. */
+     * NULL: nothing was sent. stalled: the GPU does not go on, so nothing may wait for it, and
+     * nothing of its memory can be freed. */
     struct cuda_device *peer;
     bool stalled;
     int32_t stall_ms; /* without progress; checks set it */
@@ -210,10 +210,10 @@ typedef struct cuda_device {
     graph_slot graphs[GRAPHS];
     graph_slot *recording, *seen; /* of the pass under way; seen: for the first time */
     uint64_t graph_clock;
-    bool no_graphs; /* the runtime cannot record */
-    cuda_times *times;  /* op_times.c; NULL: none were taken */
-    bool splits;        /* the pass under way is recorded with an event after each op */
-    size_t read_bytes;  /* that are read to find out how fast memory is; checks set less */
+    bool no_graphs;    /* the runtime cannot record */
+    cuda_times *times; /* op_times.c; NULL: none were taken */
+    bool splits;       /* the pass under way is recorded with an event after each op */
+    size_t read_bytes; /* that are read to find out how fast memory is; checks set less */
     /* Counters of what attention leaves out, of the pass under way: [SPARSE_STATS], the first
      * n_stats in use. They are added to `tally` at the pass's end. */
     unsigned long long *stats_at, *stats_host; /* device; pinned; NULL: no pass has needed them */
@@ -285,7 +285,7 @@ void cuda_timed_passes(device *d, device_pass_times *out);
 void cuda_times_close(cuda_device *c);
 bool cuda_splits_next(cuda_device *c); /* the pass that begins, which has a recording */
 cudaError_t cuda_launch_whole(cuda_device *c, cudaGraphExec_t x);
-void cuda_split_begin(cuda_device *c); /* once it is being recorded */
+void cuda_split_begin(cuda_device *c);                       /* once it is being recorded */
 void cuda_split_end(cuda_device *c, pass *p, cudaGraph_t g); /* once it was launched */
 void cuda_mark_op(cuda_device *c, const char *op, int32_t rows);
 void cuda_note_read(cuda_device *c, const packed *w, int32_t n_mat);

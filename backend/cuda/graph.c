@@ -3,13 +3,13 @@
  *
  * Between two passes with equal keys only the step block changes, and it has a fixed address. The
  * kernels' arguments depend on the key alone: model, layout, scratch of every side, counts of
- * rows, the number of chunks of keys that the grids of attention cover (powers of two), the addresses
- * of the taps, and the rows that a page_watch looks at, what attention leaves out of each sequence,
- * and which rows have which adapters.
- * The first pass with a key runs plainly, so that one-time initialisation happens outside a
- * recording. The second is recorded and replayed, later ones are replayed. Of a pass over several
- * GPUs each records its legs (pass.h), with the copies to the next one. A recording contains
- * addresses, so all recordings are dropped when any device memory is freed.
+ * rows, the number of chunks of keys that the grids of attention cover (powers of two), the
+ * addresses of the taps, and the rows that a page_watch looks at, what attention leaves out of each
+ * sequence, and which rows have which adapters. The first pass with a key runs plainly, so that
+ * one-time initialisation happens outside a recording. The second is recorded and replayed, later
+ * ones are replayed. Of a pass over several GPUs each records its legs (pass.h), with the copies to
+ * the next one. A recording contains addresses, so all recordings are dropped when any device
+ * memory is freed.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/lora.h"

@@ -1,5 +1,5 @@
-/* head_ops.c - heads of queries, keys and values on a CUDA device, from products to attention: norm,
- * rotation and store.
+/* head_ops.c - heads of queries, keys and values on a CUDA device, from products to attention:
+ * norm, rotation and store.
  *
  * op_qkv is one launch of heads_kernel (norm.cu): a job each for keys, values and queries. What the
  * kernel does not know (sizes of heads, other rotations, stores of heads without a norm) goes by
@@ -111,10 +111,8 @@ static void store(pass *p, head_list *l, mat keys, mat values, head_job *k, head
     for (int i = 0; i < 2; i++) {
         if (!job[i]) {
             job[i] = &l->at[l->n++];
-            *job[i] = (head_job){.y = cuda_mat(m[i]),
-                                 .x = cuda_mat(m[i]),
-                                 .heads = m[i].heads,
-                                 .x_head = m[i].cols};
+            *job[i] = (head_job){
+                .y = cuda_mat(m[i]), .x = cuda_mat(m[i]), .heads = m[i].heads, .x_head = m[i].cols};
         }
         job[i]->store = i + 1;
     }

@@ -256,8 +256,8 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
         packed u = cuda_view(up ? up : gate);
         count_choice(p, r, gate);
         CUDA_OP(p, "moe_glu", y,
-                cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k,
-                                cuda_view(gate), &u, up ? 0 : y.cols, y.cols));
+                cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(gate),
+                                &u, up ? 0 : y.cols, y.cols));
         return;
     }
     if (!cuda_gates(act) || !cuda_pairs(p, gate, up, y.cols)) {

@@ -6,8 +6,8 @@
  *     split   event | op | event | op | event ...      recorded anew, with events as nodes
  *
  * Both give the results of any pass. A whole pass runs as it always does, so its time is exact. In
- * a split pass every event waits for the op before it, so kernels do not overlap, and an event takes
- * time itself. What a kernel that does nothing takes between two events is measured first and
+ * a split pass every event waits for the op before it, so kernels do not overlap, and an event
+ * takes time itself. What a kernel that does nothing takes between two events is measured first and
  * subtracted. So the time of an op is that of the op alone. The sum of all is more than the whole
  * pass where kernels overlap, and less where there are gaps between them.
  *
@@ -205,8 +205,8 @@ void cuda_mark_op(cuda_device *c, const char *op, int32_t rows)
 static const char *kind_name(int32_t kind)
 {
 #define NAME(kind) [kind] = &#kind[sizeof "PACK_" - 1],
-    static const char *const name[PACK_END] = {
-        EACH_PACK(NAME) NAME(PACK_F32) NAME(PACK_F16) NAME(PACK_BF16)};
+    static const char *const name[PACK_END] = {EACH_PACK(NAME) NAME(PACK_F32) NAME(PACK_F16)
+                                                   NAME(PACK_BF16)};
 #undef NAME
     return name[kind] ? name[kind] : "";
 }

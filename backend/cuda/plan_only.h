@@ -1,5 +1,5 @@
-/* plan_only.h - a CUDA device without a GPU, in every build: it answers plans and dry passes alone. And the
- * number of GPUs that are here. */
+/* plan_only.h - a CUDA device without a GPU, in every build: it answers plans and dry passes alone.
+ * And the number of GPUs that are here. */
 #ifndef BACKEND_CUDA_PLAN_ONLY_H
 #define BACKEND_CUDA_PLAN_ONLY_H
 

@@ -33,6 +33,6 @@ void cuda_embed_mix(pass *p, mat y, mat ids, mat share, const weight *w)
 {
     if (cuda_loaded(p, w))
         CUDA_OP(p, "embed_mix", y,
-                cu_embed_mix(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type,
-                             w->row_bytes, cuda_mat(ids), cuda_mat(share)));
+                cu_embed_mix(cuda_of(p)->stream, cuda_mat(y), w->packed, (int)w->type, w->row_bytes,
+                             cuda_mat(ids), cuda_mat(share)));
 }

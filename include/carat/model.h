@@ -49,17 +49,18 @@ typedef struct carat_model_options {
      * supports it, the machine has one, the model fits and no option above asks for CPU kernels;
      * else the CPU. */
     const char *device;
-    /* Several GPUs, by their numbers: "0,1". Each has a range of the layers; the last one is the main
-     * device. A number may come again: then that GPU does the work of two. Answers do not depend on
-     * it, if the GPUs are of one kind. NULL: `device`, and "auto" there takes several if the model
-     * does not fit one as a whole: the fewest with which least is given up. "auto": the same, also of
-     * the GPUs of plan_gpu_mb. */
+    /* Several GPUs, by their numbers: "0,1". Each has a range of the layers; the last one is the
+     * main device. A number may come again: then that GPU does the work of two. Answers do not
+     * depend on it, if the GPUs are of one kind. NULL: `device`, and "auto" there takes several if
+     * the model does not fit one as a whole: the fewest with which least is given up. "auto": the
+     * same, also of the GPUs of plan_gpu_mb. */
     const char *gpus;
     /* In which proportion these GPUs have layers: "3,1". NULL: by the plan, so that of each GPU the
      * same part of its memory is taken. */
     const char *gpu_split;
     /* How they share the model: NULL or "layers"; "tensor": each has a part of every layer, also
-     * where there is one, and answers do not depend on their number; "none" refuses more than one. */
+     * where there is one, and answers do not depend on their number; "none" refuses more than one.
+     */
     const char *split;
     /* For a model on GPUs: the number of layers there, counted from the last; 0: all. The CPU has
      * the other layers and the embeddings. With cpu_experts it has the experts of all layers. */

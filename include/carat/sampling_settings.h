@@ -1,6 +1,6 @@
-/* carat/sampling_settings.h - the steps and every number of carat_sampling, once: the fields of that
- * struct, the options of `carat run` and `carat serve`, /set, parameters of made models, fields of
- * requests and responses, and the checks of the library are made from these rows.
+/* carat/sampling_settings.h - the steps and every number of carat_sampling, once: the fields of
+ * that struct, the options of `carat run` and `carat serve`, /set, parameters of made models,
+ * fields of requests and responses, and the checks of the library are made from these rows.
  *
  *     #define ROW(kind, field, name, also, key, flag, words, min, max, usual, needs, help) ...
  *     CARAT_SAMPLING_SETTINGS(ROW, )
@@ -15,9 +15,9 @@
  *
  * What a line of help has no room for: XTC, with its probability, drops all tokens of at least the
  * threshold but the least likely of them; a threshold above 0.5 is off. DRY takes multiplier *
- * base^(n - 1 - allowed_length) from a token that would make a repetition of n >= allowed_length + 1
- * tokens; a base below 1 is off. Mirostat keeps the surprise of tokens near tau; of the other steps
- * only bias and the plain temperature count beside it.
+ * base^(n - 1 - allowed_length) from a token that would make a repetition of n >= allowed_length +
+ * 1 tokens; a base below 1 is off. Mirostat keeps the surprise of tokens near tau; of the other
+ * steps only bias and the plain temperature count beside it.
  */
 #ifndef CARAT_SAMPLING_SETTINGS_H
 #define CARAT_SAMPLING_SETTINGS_H

@@ -3,8 +3,8 @@
  * sentence, and so does every later one of that model. Another model answers, and closing
  * waits for nothing.
  *
- * The emulator fails and stalls launches and copies (emu_trace.h), and counts waits that would never end.
- * On a GPU a function of the host holds a stream up.
+ * The emulator fails and stalls launches and copies (emu_trace.h), and counts waits that would
+ * never end. On a GPU a function of the host holds a stream up.
  */
 #include "base/mem.h"
 #include "backend/cuda/cuda_int.h"
@@ -139,8 +139,8 @@ static status check_fault(rig *g, const char *path, const fidelity *f, int32_t k
         emu_fault_after(stream_of(t.m, k), n, how);
         int kept = 0, wrong = wrong_ends(&t, when != IN_TOKEN, path, &kept);
         close_failing(&t);
-        const char *what = text("stage %d %s in %s", k, how == EMU_STALL ? "stalls" : "fails",
-                                moment_name[when]);
+        const char *what =
+            text("stage %d %s in %s", k, how == EMU_STALL ? "stalls" : "fails", moment_name[when]);
         char name[96];
         snprintf(name, sizeof name, "%s", what);
         verdict(g, "faults", text("%s: ends without a sentence", name), wrong, 0);
@@ -177,10 +177,13 @@ static status check_held(rig *g, const char *path, const fidelity *f, int32_t k,
         cudaLaunchHostFunc(stream_of(t.m, k), hold, NULL);
         int kept = 0, wrong = wrong_ends(&t, prompt, path, &kept);
         held = false;
-        verdict(g, "faults", text("stage %d is held up in %s: ends without a sentence", k,
-                                  moment_name[!prompt]), wrong, 0);
-        verdict(g, "faults", text("stage %d is held up in %s: devices that are not given up", k,
-                                  moment_name[!prompt]), kept, 0);
+        verdict(g, "faults",
+                text("stage %d is held up in %s: ends without a sentence", k, moment_name[!prompt]),
+                wrong, 0);
+        verdict(g, "faults",
+                text("stage %d is held up in %s: devices that are not given up", k,
+                     moment_name[!prompt]),
+                kept, 0);
     }
     close_failing(&t);
     mem_free(t.x);

@@ -1,7 +1,7 @@
 /* check_links.c - cuda_check --links: how fast copies between GPUs are, in the way that a model's
  * layers use them (device.send). For each pair of devices and each direction: whether one reaches
- * the other's memory, GB/s of large copies, and microseconds of a copy of a token's activations there
- * and back, with the waits between the streams. tools/gpus_check.sh reads the lines.
+ * the other's memory, GB/s of large copies, and microseconds of a copy of a token's activations
+ * there and back, with the waits between the streams. tools/gpus_check.sh reads the lines.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/plan_only.h"
@@ -78,8 +78,8 @@ int check_links(const char *list)
     link_end end[GPUS] = {{0}};
     int32_t gpu[GPUS], n = read_list(list, gpu);
     err e = {0};
-    status st = n < 2 ? err_set(&e, E_ARG, "--links: two devices are needed, as in --links 0,1")
-                      : OK;
+    status st =
+        n < 2 ? err_set(&e, E_ARG, "--links: two devices are needed, as in --links 0,1") : OK;
     for (int32_t i = 0; i < n && !st; i++) {
         st = device_open_cuda(&end[i].d, &(cuda_options){.device = gpu[i]}, &e);
         if (!st && !(end[i].at = end[i].d->alloc(end[i].d, LARGE)))

@@ -276,8 +276,7 @@ static status check_lines(lines *n, const gguf *file, const char *name, bool f32
         double f16 = sqrt(o.d.halves / o.d.n); /* none: not a number, and refused */
         verdict(n->g, "mtp", text("%s: logarithms, of %.4f by f16", name, f16),
                 sqrt(o.d.device / o.d.n) / f16, f32 ? TIGHT : LOOSE);
-        verdict(n->g, "mtp", text("%s: the farthest of %d", name, o.d.n), farthest(&o.d),
-                FARTHEST);
+        verdict(n->g, "mtp", text("%s: the farthest of %d", name, o.d.n), farthest(&o.d), FARTHEST);
         verdict(n->g, "mtp", text("%s: drafts that are too short", name), o.n_short, 0);
         verdict(n->g, "mtp", text("%s: alone and together, that differ", name), o.differ, 0);
     }

@@ -3,8 +3,8 @@
  *
  * In the emulator the order of launches and copies is traced (emu_trace.h): chunk i + 1 of a prompt
  * runs on one device while chunk i is on the next, no copy overwrites what is still read, and
- * nothing is read before its copy has ended. The time of a prompt is that of a pipeline without any other
- * wait. On a GPU the results alone are compared.
+ * nothing is read before its copy has ended. The time of a prompt is that of a pipeline without any
+ * other wait. On a GPU the results alone are compared.
  */
 #include "base/mem.h"
 #include "backend/cuda/cuda_int.h"
@@ -20,8 +20,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK = 8, CHUNKS = 8, STEPS = 6, POOL_CTX = 1024, POOL = 512, WATCHED = 530,
-       TAU = 8 /* half of the passes score pages, and pages move */ };
+enum {
+    CHUNK = 8,
+    CHUNKS = 8,
+    STEPS = 6,
+    POOL_CTX = 1024,
+    POOL = 512,
+    WATCHED = 530,
+    TAU = 8 /* half of the passes score pages, and pages move */
+};
 
 static status open_parts(const char *path, const char *gpus, carat_model **m, err *e)
 {
@@ -36,7 +43,8 @@ static cuda_device *stage_device(const carat_model *m, int32_t k)
     return model_device(m, stage_side(m, k))->self;
 }
 
-/* ---- Chunks of a prompt ----------------------------------------------------------------------- */
+/* ---- Chunks of a prompt -----------------------------------------------------------------------
+ */
 
 #ifdef EMU_CAN_FAIL
 typedef struct trace {
@@ -44,8 +52,8 @@ typedef struct trace {
     size_t n;
     int32_t n_stages;
     int stream[PASS_SIDES_MAX];
-    /* Of stage k and chunk i. in: the copy that brings the chunk, [0]: none. Ops from `in` on to the
-     * next one are the chunk's, as they are enqueued. */
+    /* Of stage k and chunk i. in: the copy that brings the chunk, [0]: none. Ops from `in` on to
+     * the next one are the chunk's, as they are enqueued. */
     size_t in[PASS_SIDES_MAX][CHUNKS];
 } trace;
 
@@ -159,7 +167,8 @@ static status trace_prompt(rig *g, const char *what, const char *path, const cha
 }
 #endif
 
-/* ---- Recordings ------------------------------------------------------------------------------- */
+/* ---- Recordings -------------------------------------------------------------------------------
+ */
 
 /* The scratch of the last stage moves while the model answers. What was recorded on other stages
  * copies to where it was. Nothing is freed, so nothing else drops recordings. */

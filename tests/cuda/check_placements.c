@@ -165,8 +165,8 @@ static status check_logits(placed *p, const placement *to, err *e)
         bool prompt = i % (1 + STEPS) == 0;
         int32_t n = !prompt ? 1 : i ? SHORT : PROMPT;
         const int32_t *ids = p->ids + (prompt ? i : PROMPT + 3 * i);
-        st = prompt ? carat_eval(a, ids, n, p->x, NULL, e)
-                    : carat_append(a, ids, n, false, p->x, e);
+        st =
+            prompt ? carat_eval(a, ids, n, p->x, NULL, e) : carat_append(a, ids, n, false, p->x, e);
         st = st       ? st
              : prompt ? carat_eval(b, ids, n, p->y, NULL, e)
                       : carat_append(b, ids, n, false, p->y, e);

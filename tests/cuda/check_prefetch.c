@@ -261,7 +261,8 @@ static void check_wrong_guesses(rig *g)
             use.n_prefetched != before.n_prefetched, 0);
     for (int i = 0; i < TRIES && use.n_prefetched == before.n_prefetched && !st; i++)
         st = one_pass(&r, &use, &e);
-    verdict(g, "prefetch", "wrong guesses: no other try", use.n_prefetched == before.n_prefetched, 0);
+    verdict(g, "prefetch", "wrong guesses: no other try", use.n_prefetched == before.n_prefetched,
+            0);
     if (st)
         failed(g, "prefetch", e.text);
     close_experts(&r);
@@ -285,7 +286,8 @@ static void check_near_guesses(rig *g)
         draw_rows(&r, OTHER);
         st = one_pass(&r, &use, &e);
     }
-    verdict(g, "prefetch", "right from near: still from far", use.prefetch_ahead != PREFETCH_NEAR, 0);
+    verdict(g, "prefetch", "right from near: still from far", use.prefetch_ahead != PREFETCH_NEAR,
+            0);
     near = use;
     for (; passes < TRIES && use.prefetch_ahead == PREFETCH_NEAR && !st; passes++) {
         draw_rows(&r, OTHER);
@@ -293,8 +295,8 @@ static void check_near_guesses(rig *g)
     }
     uint64_t asked = use.n_prefetched - near.n_prefetched,
              used = use.n_prefetched_used - near.n_prefetched_used;
-    verdict(g, "prefetch", "right from near: never from far again", use.prefetch_ahead != PREFETCH_FAR,
-            0);
+    verdict(g, "prefetch", "right from near: never from far again",
+            use.prefetch_ahead != PREFETCH_FAR, 0);
     verdict(g, "prefetch", "right from near: from far again too soon", passes < PAUSE, 0);
     verdict(g, "prefetch", "right from near: fetched, and not chosen", used + 2 * 3 < asked, 0);
     if (st)

@@ -72,8 +72,7 @@ static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, i
     status st;
     bool divided = t->division.n_layers || t->division.experts;
     if ((st = gguf_open(&file, path, true, NULL, NULL, e)) || (st = model_bind(&t->m, &file, e)) ||
-        (divided && (st = top_divide(t, e))) ||
-        (st = model_load(&t->m, t->g->gpu, NULL, NULL, e)))
+        (divided && (st = top_divide(t, e))) || (st = model_load(&t->m, t->g->gpu, NULL, NULL, e)))
         return st;
     want.dev[1] = t->m.dev[1];
     want.spec = t->m.kv;
@@ -351,7 +350,7 @@ static void check_skip_replays(rig *g)
     } else {
         verdict(g, "replay", "tiles dropped: logits that differ",
                 n_recordings(&t) && n_dropped ? memcmp(out[0], out[1], size * sizeof *out[0]) != 0
-                                             : NAN,
+                                              : NAN,
                 0);
         verdict(g, "replay", "tiles dropped: accounts that differ",
                 memcmp(stats[0], stats[1], sizeof stats[0]) != 0, 0);
@@ -390,8 +389,7 @@ static void check_all_replays(rig *g)
 /* ---- Divided models -------------------------------------------------------------------------- */
 
 /* The last logits of every pass, against those of the transformers package. */
-static void check_division(rig *g, const char *path, const fidelity *f, cpu_part d,
-                           bool one_stream)
+static void check_division(rig *g, const char *path, const fidelity *f, cpu_part d, bool one_stream)
 {
     top t = {.g = g, .division = d, .one_stream = one_stream};
     kv_cache *line = &t.c[0];

@@ -1,6 +1,6 @@
-/* emu_trace.h - what waits for what, in the emulator: launches and copies of a stretch of a program, with
- * vector clocks and with the times that they would have if every stream ran by itself. And streams
- * that stall or fail.
+/* emu_trace.h - what waits for what, in the emulator: launches and copies of a stretch of a
+ * program, with vector clocks and with the times that they would have if every stream ran by
+ * itself. And streams that stall or fail.
  *
  * The emulator runs everything at once, so a wait that is missing changes no result there. A vector
  * clock shows it. clock[i] of an op is how many ops of stream i end before it begins, itself

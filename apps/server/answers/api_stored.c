@@ -165,8 +165,10 @@ void handle_response_cancel(exchange *x)
         refuse(x, 404, "response_id", "Response with id '%.60s' not found.", id);
         break;
     case STORED_NO_BACKGROUND:
-        refuse(x, 400, "response_id", "'%.60s' is no response of 'background': only these can be "
-                                      "cancelled", id);
+        refuse(x, 400, "response_id",
+               "'%.60s' is no response of 'background': only these can be "
+               "cancelled",
+               id);
         break;
     case STORED_CANCELLED:
         recording_remove(x->s->recordings, x->owner, id); /* this ends its answer */

@@ -68,7 +68,8 @@ bool beginning_check(beginning *b, const jtree *body, problem *p)
         !field_kind(p, body, "messages", JTREE_ARRAY, &b->messages) ||
         !field_kind(p, body, "parameters", JTREE_OBJECT, &b->settings) ||
         !field_kind(p, body, "adapters", JTREE_ARRAY, &b->adapters) ||
-        !check_adapters(b->adapters, p) || !check_settings(b->settings, p) || !check_messages(b->messages, p))
+        !check_adapters(b->adapters, p) || !check_settings(b->settings, p) ||
+        !check_messages(b->messages, p))
         return false;
     const jtree *text = jtree_get(body, "system");
     if (text && strlen(text->s) != text->n)

@@ -8,8 +8,8 @@ void handle_generation(exchange *x, api_kind api);
 void handle_count(exchange *x, api_kind api); /* the number of tokens of a conversation */
 void handle_template(exchange *x);
 void handle_tokens(exchange *x, bool strs); /* those of a conversation; strs: their texts, too */
-/* Can the model of x, which is picked, be asked this chat? A part of one: it is short. False: p says
- * why not. */
+/* Can the model of x, which is picked, be asked this chat? A part of one: it is short. False: p
+ * says why not. */
 bool generation_reads(exchange *x, const char *body, size_t n, problem *p);
 /* An answer as a stream of bytes. */
 typedef struct stream stream;

@@ -36,14 +36,14 @@ struct stream {
     str out;
     size_t at; /* bytes of out that were sent */
     double last_ms, asked_ms, load_ms;
-    recording *kept; /* the stream outlives its connection; NULL: it does not */
-    bool background; /* of /v1/responses: its client may ask for it from the beginning */
-    bool alone;      /* its client has had an answer and gets no stream */
-    bool told;       /* the store has it */
-    bool queued;     /* and says so */
+    recording *kept;   /* the stream outlives its connection; NULL: it does not */
+    bool background;   /* of /v1/responses: its client may ask for it from the beginning */
+    bool alone;        /* its client has had an answer and gets no stream */
+    bool told;         /* the store has it */
+    bool queued;       /* and says so */
     char id[ID_BYTES]; /* that the client was told before there was an answer, or "" */
     bool over;
-    bool again; /* its model was loaded again, for an adapter */
+    bool again;            /* its model was loaded again, for an adapter */
     bool loading;          /* the client gets pings before there is an answer */
     bool read;             /* the request's fields are */
     shortening *shortened; /* NULL: the prompts are as the client sent them */

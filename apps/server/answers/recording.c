@@ -167,8 +167,8 @@ static uint64_t bytes_of(const recording *r)
     return EACH + r->bytes.cap + r->ends.cap;
 }
 
-/* Keeps all recordings together within their bytes: those go that ended first, then the beginning of
- * the largest one. Who follows there is too slow. */
+/* Keeps all recordings together within their bytes: those go that ended first, then the beginning
+ * of the largest one. Who follows there is too slow. */
 static void make_room(recordings *s)
 {
     for (;;) {

@@ -6,10 +6,10 @@
  *
  * A client asks for it (X-Conversation-Id, or `background` of /v1/responses). When it leaves, the
  * answer goes on for KEEP_S, or as long as another connection follows; one of `background` to its
- * end. A recording stays for KEEP_S after its end. It has the bytes as they were sent: places are counted in bytes, as llama-server
- * does, or by the id of an event. Of a long stream the beginning is dropped. All recordings together
- * have RECORDINGS_BYTES of memory: those that ended first are forgotten, then beginnings are
- * dropped.
+ * end. A recording stays for KEEP_S after its end. It has the bytes as they were sent: places are
+ * counted in bytes, as llama-server does, or by the id of an event. Of a long stream the beginning
+ * is dropped. All recordings together have RECORDINGS_BYTES of memory: those that ended first are
+ * forgotten, then beginnings are dropped.
  *
  * A recording belongs to the API key of its request. Thread-safe.
  */

@@ -109,7 +109,8 @@ static void put_running(stored *s, const char *id, const char *state, const char
                         bool again)
 {
     str object = {0}, input = {0}, none = {0};
-    str_printf(&object, "{\"id\":\"%s\",\"status\":\"%s\",\"text\":\"\\\"status\\\":\"}", id, state);
+    str_printf(&object, "{\"id\":\"%s\",\"status\":\"%s\",\"text\":\"\\\"status\\\":\"}", id,
+               state);
     str_puts(&input, "7");
     stored_put(s, &(stored_response){.id = id,
                                      .previous = previous,

@@ -166,7 +166,8 @@ bool prompt_is_own(const request *rq, int32_t i); /* choice i has them itself */
 /* "prompt_logprobs": one object per token of the prompt, as vLLM has it. */
 void put_prompt_logprobs(const answer *a, const choice *c, str *o);
 const char *model_name(const answer *a);
-/* An object as an event of a stream. With a type, which is its first member, the event has it too. */
+/* An object as an event of a stream. With a type, which is its first member, the event has it too.
+ */
 void event_open(str *o, const char *type);
 void event_close(str *o);
 void put_timings(const answer *a, str *o); /* "timings": {...}, as llama.cpp's clients read them */
@@ -206,7 +207,8 @@ void responses_items(const answer *a, str *input, str *output);
 /* ---- What OpenAI's dialects share ---- */
 
 void openai_error(const problem *p, str *o);
-/* Of chats and completions: the first members of the object that is open, its usage, and how a stream ends. */
+/* Of chats and completions: the first members of the object that is open, its usage, and how a
+ * stream ends. */
 void openai_head(const answer *a, const char *object, str *o);
 void openai_usage(const answer *a, str *o);
 void openai_end(const answer *a, const char *object, str *o);

@@ -1,5 +1,5 @@
-/* known.c - the table of all known fields of requests, the rules for the others, and for members that
- * no parser has read.
+/* known.c - the table of all known fields of requests, the rules for the others, and for members
+ * that no parser has read.
  *
  * A field that would change the answer works, or the request is refused with a 400 that names the
  * field. No such field is ignored.

@@ -71,8 +71,8 @@ enum {
     REQUEST_MAX_CALLS = 4096, /* of one message; the chat formats have the same limit */
     REQUEST_MAX_WORDS = 4096, /* strings of guided_choice and bad_words */
     REQUEST_MAX_LOGPROBS = 20,
-    REQUEST_MAX_BREAKERS = 32,     /* dry_sequence_breakers */
-    REQUEST_MAX_NAME = 256,        /* bytes of a tool's name */
+    REQUEST_MAX_BREAKERS = 32, /* dry_sequence_breakers */
+    REQUEST_MAX_NAME = 256,    /* bytes of a tool's name */
     REQUEST_PING_OF_SERVER = -2,
     REQUEST_MAX_PING_S = 86400,
     REQUEST_MAX_REFERENCES = 4096, /* item_reference; each is compared with every item found */
@@ -157,7 +157,7 @@ typedef struct request {
     lora_wish *lora;        /* [n_loras]: adapters; NULL: not given */
     carat_lora_use *loras;  /* the same by their ids, made with the tokens of the rules */
     int32_t n_loras;
-    bool compress_given;    /* the client says whether its prompt is shortened: */
+    bool compress_given; /* the client says whether its prompt is shortened: */
     bool compresses;
     carat_compress_options compress;
     /* Rules on tokens. token_rules.c turns the texts into tokens. */

@@ -382,11 +382,12 @@ static void put_head(str *o)
     json_text(o, "name", "Apache-2.0");
     json_text(o, "identifier", "Apache-2.0");
     json_close(o, "}");
-    json_text(o, "description",
-              "Requests: JSON of at most --max-body bytes (64 MiB), nested at most 64 deep; its tree "
-              "may take 16 MiB and 8 times the body. A field that would change the answer works or "
-              "is refused with 400 and its name; those that are accepted without effect have the "
-              "schema true. OPTIONS tells the methods of each path.");
+    json_text(
+        o, "description",
+        "Requests: JSON of at most --max-body bytes (64 MiB), nested at most 64 deep; its tree "
+        "may take 16 MiB and 8 times the body. A field that would change the answer works or "
+        "is refused with 400 and its name; those that are accepted without effect have the "
+        "schema true. OPTIONS tells the methods of each path.");
     json_close(o, "}");
     json_open(o, "security", '[');
     json_empty(o, NULL, "{}");

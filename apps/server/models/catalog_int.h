@@ -38,9 +38,9 @@ struct offer {
     uint64_t n_failed;
     offer_view known; /* the last part of the view */
     /* Of the loader. */
-    bool no_room;   /* the last plan did not fit */
-    bool wants_gpu; /* it fits the CPU, and others are on the GPU */
-    bool no_gpu;    /* these stay there */
+    bool no_room;                     /* the last plan did not fit */
+    bool wants_gpu;                   /* it fits the CPU, and others are on the GPU */
+    bool no_gpu;                      /* these stay there */
     float lora_scale[LORA_FILES_MAX]; /* of --lora, as they were when it was unloaded */
     int32_t n_lora_scales;            /* 0: it was not */
     lora_history loras;

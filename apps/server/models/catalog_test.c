@@ -148,7 +148,8 @@ TEST(each_allocation_of_loading_may_fail)
         status st = load_one(&r, &e);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
-        /* The text of an event may lack memory, and the load goes on. There are two: loading, loaded. */
+        /* The text of an event may lack memory, and the load goes on. There are two: loading,
+         * loaded. */
         forgiven += hit && !st;
         CHECK_MSG(hit ? st == E_MEMORY || forgiven <= 2 : !st, "allocation %lld gave %s: %s",
                   (long long)n, carat_status_name(st), e.text);

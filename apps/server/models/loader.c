@@ -204,8 +204,7 @@ static status check_room(void *user, const served *m, const carat_memory_plan *p
     catalog *c = l->c;
     const serve_options *opt = c->s->o;
     uint64_t taken = 0, needed = p->total_bytes - (opt->memory_mb ? 0 : gpu_bytes(p));
-    const char *device =
-        device_lists_gpus(&opt->where) ? opt->where.gpus : opt->where.device;
+    const char *device = device_lists_gpus(&opt->where) ? opt->where.gpus : opt->where.device;
     bool gpu_taken = false, any_device = !device || !strcmp(device, "auto");
     bool alone = true;
     int32_t n_loaded = 0;

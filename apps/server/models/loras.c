@@ -138,7 +138,8 @@ bool loras_may_load(const beginning *b, const served *m, const char *lacking, pr
     carat_lora_info l;
     err e = {0};
     if (carat_lora_at(m->model, LORA_FILES_MAX - 1, &l))
-        err_set(&e, E_LIMIT, "the model has %d adapters already, as many as may be", LORA_FILES_MAX);
+        err_set(&e, E_LIMIT, "the model has %d adapters already, as many as may be",
+                LORA_FILES_MAX);
     else
         lora_check(m->path, &lacking, 1, &e);
     return !e.status || problem_set(p, 500, "model", "the adapter %.300s of \"%.100s\": %.400s",
@@ -162,8 +163,8 @@ bool loras_has(const served *m, const char *name)
 bool loras_choose(request *rq, const beginning *b, const served *m, problem *p)
 {
     carat_lora_info l;
-    int32_t n = 0, id = b->name || catalog_own_name(m->s->catalog, rq->model) ? -1
-                                                                             : named(m, rq->model);
+    int32_t n = 0,
+            id = b->name || catalog_own_name(m->s->catalog, rq->model) ? -1 : named(m, rq->model);
     if (rq->lora || (!b->adapters && id < 0))
         return true;
     lora_wish *w = arena_array(&rq->mem, LORA_FILES_MAX, sizeof *w);
@@ -184,9 +185,11 @@ bool loras_refuse(exchange *x, const char *name, problem *p)
 {
     beginning b = {0};
     bool ok = exchange_begin(x, name, &b, p);
-    if (ok && (b.adapters || (!b.name && !catalog_own_name(x->s->catalog, name) && loras_has(x->m, name))))
-        ok = problem_set(p, 400, "model",
-                         "\"%.100s\" has an adapter, and this path computes without adapters", name);
+    if (ok && (b.adapters ||
+               (!b.name && !catalog_own_name(x->s->catalog, name) && loras_has(x->m, name))))
+        ok =
+            problem_set(p, 400, "model",
+                        "\"%.100s\" has an adapter, and this path computes without adapters", name);
     beginning_free(&b);
     return ok;
 }
@@ -206,8 +209,8 @@ offer_view *loras_add_views(exchange *x, const offer_view *list, int32_t *n, are
         carat_lora_info l;
         for (int32_t i = 0; i < *n && base && !of; i++)
             of = strcmp(list[i].name, base) ? NULL : &list[i];
-        for (int32_t i = 0; of && i < x->s->o->lora.files.n && carat_lora_at(loaded[k]->model, i, &l);
-             i++) {
+        for (int32_t i = 0;
+             of && i < x->s->o->lora.files.n && carat_lora_at(loaded[k]->model, i, &l); i++) {
             bool taken = false;
             for (int32_t j = 0; j < n_all; j++)
                 taken |= !strcasecmp(all[j].name, l.name);

@@ -18,16 +18,16 @@ int32_t loras_of_made(server *s, const char *weights, lora_history *had, lora_fi
 /* The model has these now. Without memory it remembers fewer. */
 void loras_remember(const served *m, lora_history *had);
 void loras_forget(lora_history *had);
-/* The scales of --lora, which clients may have set: those of a model that is unloaded, and set in the
- * same model when it is loaded again. The first returns their number. */
+/* The scales of --lora, which clients may have set: those of a model that is unloaded, and set in
+ * the same model when it is loaded again. The first returns their number. */
 int32_t loras_scales(const served *m, float scale[LORA_FILES_MAX]);
 void loras_set_again(served *m, const float *scale, int32_t n);
 /* The first adapter of the made model that m has not loaded; NULL: it has all. */
 const char *loras_lacking(const beginning *b, const served *m);
 /* May m be loaded again, for this adapter of the made model? False: p says why not. */
 bool loras_may_load(const beginning *b, const served *m, const char *lacking, problem *p);
-/* Chooses the adapters of a request that names none: those of its made model, beside the model's own
- * scales, or the one whose name it gives as its model. False: no memory. */
+/* Chooses the adapters of a request that names none: those of its made model, beside the model's
+ * own scales, or the one whose name it gives as its model. False: no memory. */
 bool loras_choose(request *rq, const beginning *b, const served *m, problem *p);
 /* Refuses a name that means an adapter, for what is computed without. */
 bool loras_refuse(exchange *x, const char *name, problem *p);

@@ -186,7 +186,7 @@ static status describe(served *m, const served_ask *ask, carat_batch *b, err *e)
     if (carat_model_find_meta(m->model, "tokenizer.chat_template", &template) &&
         template.kind == CARAT_META_TEXT) {
         m->limits.chat_template = template.text;
-        m->limits.n_chat_template = (size_t)template.n_text;
+        m->limits.n_chat_template = (size_t) template.n_text;
     }
     m->names.name = ask->name ? ask->name : m->info.name;
     m->names.model = m->model;

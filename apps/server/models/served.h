@@ -53,11 +53,11 @@ typedef struct lora_history {
 } lora_history;
 
 typedef struct served_ask {
-    const char *path; /* NULL: the bundled model */
-    const char *name; /* for clients; NULL: the model's own. Outlives the served */
-    int32_t n_ctx;    /* the context, where --ctx does not say it; 0: the server's own */
+    const char *path;    /* NULL: the bundled model */
+    const char *name;    /* for clients; NULL: the model's own. Outlives the served */
+    int32_t n_ctx;       /* the context, where --ctx does not say it; 0: the server's own */
     lora_history *loras; /* of a scorer NULL */
-    bool scorer;      /* it scores texts for other models: one slot, on the CPU */
+    bool scorer;         /* it scores texts for other models: one slot, on the CPU */
     /* May it be loaded? p: the plan of its batch. Called before weights are read; another status
      * than OK ends the loading with it. m has model, info and session. */
     status (*room)(void *user, const served *m, const carat_memory_plan *p, err *e);
