@@ -340,7 +340,8 @@ TEST(a_background_response_is_cancelled)
     snprintf(id, sizeof id, "%.37s", strstr(seen.at, "resp_"));
     await_state(&s, id, "in_progress", &seen);
     CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 200);
-    CHECK(http_read_until(fd, &seen, "\r\n0\r\n\r\n"));
+    /* The last chunk may be all that comes: what was before it has been read. */
+    CHECK(http_read_until(fd, &seen, "0\r\n\r\n"));
     close(fd);
     http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":1}");
     snprintf(id, sizeof id, "%.37s", strstr(r.body.at, "resp_"));
