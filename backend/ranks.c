@@ -120,7 +120,8 @@ static void copy_posted(ranks *r, int32_t to, bool all, const pass *failed)
             pass_carry(p, from, mine->to[from], r->post[from]->mine, mine->n_bytes, false);
 }
 
-/* Ends a round: copies, or fails the passes of all that have met. */
+/* Ends a round. If every rank has met, it copies what they posted. Otherwise it fails their passes.
+ */
 static void end_round(ranks *r)
 {
     const pass *failed = NULL;

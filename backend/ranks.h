@@ -27,7 +27,8 @@ void ranks_close(ranks *r); /* NULL is allowed */
 /* fn of every rank, in turns. of: [n] their passes. One call at a time; any thread. */
 void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg);
 
-/* ---- For ops, inside fn. p: the pass of the rank whose turn it is; if it is dry, nobody meets. */
+/* ---- For ops, inside fn. p is the pass of the rank that has its turn. Ranks of a dry pass do not
+ * meet. */
 
 /* y of each rank becomes x W' of all ranks' inputs. w: cut into segments, of which the rank has
  * some; x: their inputs. The result is the sum of the segments' products, in one order for any

@@ -438,23 +438,9 @@ typedef struct divided_open {
 static status open_divided(void *arg, err *e)
 {
     const divided_open *o = arg;
-    const fidelity *f = o->f;
-    carat_model_options mo = {
+    const carat_model_options mo = {
         .device = "cpu,cpu,cpu", .gpu_layers = 2, .cpu_experts = true, .n_threads = 1};
-    carat_session_options so = {.n_ctx = 32, .chunk = 8, .checkpoint_mb = -1};
-    carat_model *m;
-    carat_session *s = NULL;
-    carat_snapshot *p = NULL;
-    status st = carat_model_open(o->path, &mo, &m, e);
-    if (st)
-        return st;
-    if (!(st = carat_session_open(m, &so, &s, e)) &&
-        !(st = carat_eval(s, f->tokens, 8, NULL, NULL, e)) && !(st = carat_snapshot_take(s, &p, e)))
-        st = carat_snapshot_restore(s, p, e);
-    carat_snapshot_free(p);
-    carat_session_close(s);
-    carat_model_close(m);
-    return st;
+    return fidelity_restores(o->path, &mo, o->f->tokens, e);
 }
 
 TEST(a_divided_model_survives_every_failing_allocation)

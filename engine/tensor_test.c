@@ -417,21 +417,8 @@ TEST(a_rank_that_comes_to_no_meeting_ends_the_others)
 static status open_and_run(void *arg, err *e)
 {
     const int32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    carat_model_options mo = {.device = "cpu,cpu", .split = "tensor", .n_threads = 1};
-    carat_session_options so = {.n_ctx = 32, .chunk = 8, .checkpoint_mb = -1};
-    carat_model *m;
-    carat_session *s = NULL;
-    carat_snapshot *p = NULL;
-    status st = carat_model_open(arg, &mo, &m, e);
-    if (st)
-        return st;
-    if (!(st = carat_session_open(m, &so, &s, e)) && !(st = carat_eval(s, ids, 8, NULL, NULL, e)) &&
-        !(st = carat_snapshot_take(s, &p, e)))
-        st = carat_snapshot_restore(s, p, e);
-    carat_snapshot_free(p);
-    carat_session_close(s);
-    carat_model_close(m);
-    return st;
+    const carat_model_options mo = {.device = "cpu,cpu", .split = "tensor", .n_threads = 1};
+    return fidelity_restores(arg, &mo, ids, e);
 }
 
 TEST(a_tensor_split_survives_every_failing_allocation)

@@ -10,9 +10,9 @@
  *     3        0 1 | 2 | 3
  *     4        0 | 1 | 2 | 3
  *
- * A product whose outputs are cut needs no other rank. A product whose inputs are cut gives one sum
- * per segment, and the result is (s0 + s1) + (s2 + s3). So its bits do not depend on the number of
- * ranks.
+ * Each rank computes a product whose outputs are cut alone. Of a product whose inputs are cut, each
+ * segment gives a sum, and the ranks add the sums: (s0 + s1) + (s2 + s3). This order is the same
+ * for any number of ranks, and so are the bits.
  *
  * Nothing here knows of devices or of bound models: names, shapes and bytes alone.
  */

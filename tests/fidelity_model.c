@@ -391,3 +391,22 @@ TEST(fidelity_weights_are_those_of_the_reference)
         fidelity_close(&f);
     }
 }
+
+status fidelity_restores(const char *path, const carat_model_options *mo, const int32_t *ids,
+                         err *e)
+{
+    const carat_session_options so = {.n_ctx = 32, .chunk = 8, .checkpoint_mb = -1};
+    carat_model *m;
+    carat_session *s = NULL;
+    carat_snapshot *p = NULL;
+    status st = carat_model_open(path, mo, &m, e);
+    if (st)
+        return st;
+    if (!(st = carat_session_open(m, &so, &s, e)) && !(st = carat_eval(s, ids, 8, NULL, NULL, e)) &&
+        !(st = carat_snapshot_take(s, &p, e)))
+        st = carat_snapshot_restore(s, p, e);
+    carat_snapshot_free(p);
+    carat_session_close(s);
+    carat_model_close(m);
+    return st;
+}

@@ -60,4 +60,9 @@ void fidelity_draw(float *w, uint64_t n, uint64_t seed, double mean, double sigm
 /* Hash of all weights in the golden file's order; equal to the key fidelity.fingerprint. */
 uint64_t fidelity_fingerprint(const fidelity *f);
 
+/* Opens a model and a session, computes 8 ids, takes a snapshot and restores it; for tests in which
+ * allocations fail. */
+status fidelity_restores(const char *path, const carat_model_options *mo, const int32_t *ids,
+                         err *e);
+
 #endif

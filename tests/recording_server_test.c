@@ -209,19 +209,6 @@ static void begin_background(const served *s, const char *fields, char id[64])
     arena_free(&mem);
 }
 
-static int call(const served *s, const char *method, const char *id, const char *tail, str *out)
-{
-    response r;
-    char path[160];
-    snprintf(path, sizeof path, "/v1/responses/%s%s", id, tail);
-    http_call(&r, s, method, path, NULL, NULL);
-    int code = r.status;
-    str_cut(out, 0);
-    str_puts(out, str_text(&r.body));
-    response_free(&r);
-    return code;
-}
-
 /* Polls until the response has this state; every one before is a state before it. */
 static void await_state(const served *s, const char *id, const char *state, str *out)
 {
@@ -229,7 +216,7 @@ static void await_state(const served *s, const char *id, const char *state, str 
     size_t last = 0;
     for (double until = clock_ms() + PATIENCE_MS;; usleep(10000)) {
         char now[32] = "";
-        CHECK_EQ(call(s, "GET", id, "", out), 200);
+        CHECK_EQ(call_response(s, "GET", id, "", NULL, out), 200);
         sscanf(strstr(out->at, "\"status\":\"") + 10, "%31[a-z_]", now);
         for (size_t i = 0; i < 3; i++)
             if (!strcmp(now, states[i])) {
@@ -259,9 +246,9 @@ TEST(a_background_response_is_polled)
     CHECK_STR(json_at(json_parsed(&mem, polled.at, polled.n), "output.0.content.0.text")->s, text);
     response_free(&r);
     /* It is a response like others: its items, its stream, what continues it. */
-    CHECK_EQ(call(&s, "GET", id, "/input_items", &again), 200);
+    CHECK_EQ(call_response(&s, "GET", id, "/input_items", NULL, &again), 200);
     CHECK(strstr(again.at, "Hello"));
-    CHECK_EQ(call(&s, "GET", id, "?stream=true", &again), 200);
+    CHECK_EQ(call_response(&s, "GET", id, "?stream=true", NULL, &again), 200);
     CHECK(strstr(again.at, "event: response.created") && strstr(again.at, "response.incomplete"));
     CHECK(strstr(again.at, id));
     snprintf(body, sizeof body,
@@ -269,7 +256,8 @@ TEST(a_background_response_is_polled)
     http_post(&r, &s, "/v1/responses", body);
     CHECK_EQ(r.status, 200);
     response_free(&r);
-    CHECK_EQ(call(&s, "POST", id, "/cancel", &again), 200); /* too late: it stays as it is */
+    CHECK_EQ(call_response(&s, "POST", id, "/cancel", NULL, &again),
+             200); /* too late: it stays as it is */
     CHECK_STR(again.at, polled.at);
     http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"background\":true,\"store\":false}");
     CHECK(r.status == 400 && strstr(r.body.at, "'background' needs 'store'"));
@@ -311,41 +299,41 @@ TEST(a_background_response_is_cancelled)
     http_post(&r, &s, "/v1/responses", body);
     CHECK_MSG(r.status == 400 && strstr(r.body.at, "is not complete"), "%s", str_text(&r.body));
     response_free(&r);
-    CHECK_EQ(call(&s, "POST", id, "/cancel", &cancelled), 200);
+    CHECK_EQ(call_response(&s, "POST", id, "/cancel", NULL, &cancelled), 200);
     CHECK(strstr(cancelled.at, "\"status\":\"cancelled\"") &&
           strstr(cancelled.at, "\"output\":[]"));
     await_idle(&s);
     /* The end of its answer changes nothing, and neither does a second time. */
-    CHECK_EQ(call(&s, "GET", id, "", &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", id, "", NULL, &seen), 200);
     CHECK_STR(seen.at, cancelled.at);
-    CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 200);
+    CHECK_EQ(call_response(&s, "POST", id, "/cancel", NULL, &seen), 200);
     CHECK_STR(seen.at, cancelled.at);
-    CHECK_EQ(call(&s, "GET", id, "?stream=true", &seen), 400);
+    CHECK_EQ(call_response(&s, "GET", id, "?stream=true", NULL, &seen), 400);
     /* Other methods do not do with that path what they do with the response. */
-    CHECK_EQ(call(&s, "GET", id, "/cancel", &seen), 404);
-    CHECK_EQ(call(&s, "DELETE", id, "/cancel", &seen), 404);
-    CHECK_EQ(call(&s, "DELETE", id, "/input_items", &seen), 404);
-    CHECK_EQ(call(&s, "GET", id, "", &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", id, "/cancel", NULL, &seen), 404);
+    CHECK_EQ(call_response(&s, "DELETE", id, "/cancel", NULL, &seen), 404);
+    CHECK_EQ(call_response(&s, "DELETE", id, "/input_items", NULL, &seen), 404);
+    CHECK_EQ(call_response(&s, "GET", id, "", NULL, &seen), 200);
     /* Who forgets one ends it, too. */
     begin_background(&s, ENDLESS, id);
     await_state(&s, id, "in_progress", &seen);
-    CHECK_EQ(call(&s, "DELETE", id, "", &seen), 200);
+    CHECK_EQ(call_response(&s, "DELETE", id, "", NULL, &seen), 200);
     await_idle(&s);
-    CHECK_EQ(call(&s, "GET", id, "", &seen), 404);
-    CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 404);
+    CHECK_EQ(call_response(&s, "GET", id, "", NULL, &seen), 404);
+    CHECK_EQ(call_response(&s, "POST", id, "/cancel", NULL, &seen), 404);
     /* Also a stream can be polled and cancelled. */
     int fd = post(&s, "/v1/responses", "", "{" ENDLESS ",\"background\":true,\"stream\":true}");
     str_cut(&seen, 0);
     CHECK(http_read_until(fd, &seen, "output_text.delta"));
     snprintf(id, sizeof id, "%.37s", strstr(seen.at, "resp_"));
     await_state(&s, id, "in_progress", &seen);
-    CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 200);
+    CHECK_EQ(call_response(&s, "POST", id, "/cancel", NULL, &seen), 200);
     /* The last chunk may be all that comes: what was before it has been read. */
     CHECK(http_read_until(fd, &seen, "0\r\n\r\n"));
     close(fd);
     http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":1}");
     snprintf(id, sizeof id, "%.37s", strstr(r.body.at, "resp_"));
-    CHECK_EQ(call(&s, "POST", id, "/cancel", &seen), 400);
+    CHECK_EQ(call_response(&s, "POST", id, "/cancel", NULL, &seen), 400);
     CHECK(strstr(seen.at, "no response of 'background'"));
     response_free(&r);
     stop(&s);
@@ -399,12 +387,12 @@ TEST(a_stream_goes_on_while_its_model_is_loaded)
     char id[64], bad[64];
     begin_background(&s, "\"model\":\"b\",\"input\":\"a\",\"max_output_tokens\":3", id);
     begin_background(&s, "\"model\":\"b\",\"input\":7", bad);
-    CHECK_EQ(call(&s, "GET", id, "", &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", id, "", NULL, &seen), 200);
     CHECK(strstr(seen.at, "\"status\":\"queued\""));
     close(fd);
     await_state(&s, id, "incomplete", &seen);
     CHECK(strstr(seen.at, "output_text") && strstr(seen.at, id));
-    CHECK_EQ(call(&s, "GET", id, "/input_items", &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", id, "/input_items", NULL, &seen), 200);
     CHECK(strstr(seen.at, "input_text"));
     await_state(&s, bad, "failed", &seen);
     CHECK_MSG(strstr(seen.at, "'input' is a number"), "%s", seen.at);

@@ -21,19 +21,6 @@ static int respond(const served *s, const char *body, char id[64], str *text)
     return cached;
 }
 
-static int get(const served *s, const char *method, const char *id, const char *tail,
-               const char *headers, str *out)
-{
-    AUTO(response_free) response r;
-    char path[160];
-    snprintf(path, sizeof path, "/v1/responses/%s%s", id, tail);
-    http_call(&r, s, method, path, headers, NULL);
-    int code = r.status;
-    str_cut(out, 0);
-    str_puts(out, str_text(&r.body));
-    return code;
-}
-
 TEST(stored_server_continues_conversations)
 {
     served s;
@@ -49,7 +36,7 @@ TEST(stored_server_continues_conversations)
     int cached = respond(&s, body.at, b, &second);
     CHECK_MSG(cached > 8, "%d tokens were cached", cached);
     /* The same as if the client sends everything. */
-    CHECK_EQ(get(&s, "GET", b, "/input_items?order=asc", NULL, &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", b, "/input_items?order=asc", NULL, &seen), 200);
     AUTO(arena_free) arena mem = {0};
     const jtree *all = json_parsed(&mem, seen.at, seen.n), *list = jtree_get(all, "data");
     CHECK_EQ(list->count, 3);
@@ -61,19 +48,19 @@ TEST(stored_server_continues_conversations)
     str_puts(&body, "}");
     respond(&s, body.at, c, &whole);
     CHECK_STR(whole.at, second.at);
-    CHECK_EQ(get(&s, "GET", c, "", NULL, &seen), 404); /* store: false */
-    CHECK_EQ(get(&s, "GET", b, "", NULL, &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", c, "", NULL, &seen), 404); /* store: false */
+    CHECK_EQ(call_response(&s, "GET", b, "", NULL, &seen), 200);
     CHECK(strstr(seen.at, b) && strstr(seen.at, a) && strstr(seen.at, "\"store\":true"));
-    CHECK_EQ(get(&s, "GET", b, "/input_items?limit=1", NULL, &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", b, "/input_items?limit=1", NULL, &seen), 200);
     CHECK(strstr(seen.at, "And then?") && strstr(seen.at, "\"has_more\":true"));
     snprintf(tail, sizeof tail, "/input_items?limit=0");
-    CHECK_EQ(get(&s, "GET", b, tail, NULL, &seen), 400);
-    CHECK_EQ(get(&s, "GET", b, "?stream=true", NULL, &seen), 400);
+    CHECK_EQ(call_response(&s, "GET", b, tail, NULL, &seen), 400);
+    CHECK_EQ(call_response(&s, "GET", b, "?stream=true", NULL, &seen), 400);
     /* The middle of a chain may go. */
-    CHECK_EQ(get(&s, "DELETE", a, "", NULL, &seen), 200);
+    CHECK_EQ(call_response(&s, "DELETE", a, "", NULL, &seen), 200);
     CHECK(strstr(seen.at, "\"deleted\":true"));
-    CHECK_EQ(get(&s, "DELETE", a, "", NULL, &seen), 404);
-    CHECK_EQ(get(&s, "GET", b, "/input_items", NULL, &seen), 200);
+    CHECK_EQ(call_response(&s, "DELETE", a, "", NULL, &seen), 404);
+    CHECK_EQ(call_response(&s, "GET", b, "/input_items", NULL, &seen), 200);
     CHECK(strstr(seen.at, "Say something."));
     response r;
     str_cut(&body, 0);
@@ -87,7 +74,7 @@ TEST(stored_server_continues_conversations)
     CHECK(at);
     snprintf(c, sizeof c, "%.*s", (int)strcspn(at + 6, "\""), at + 6);
     response_free(&r);
-    CHECK_EQ(get(&s, "GET", c, "", NULL, &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", c, "", NULL, &seen), 200);
     stop(&s);
 }
 
@@ -122,14 +109,14 @@ TEST(stored_server_refuses_by_name)
     respond(&s, "{" GREEDY ",\"input\":\"Say something.\"}", id, &text);
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
         AUTO(arena_free) arena mem = {0};
-        int code = get(&s, x[i].method, id, x[i].tail, NULL, &seen);
+        int code = call_response(&s, x[i].method, id, x[i].tail, NULL, &seen);
         CHECK_MSG(code == x[i].code, "%s %s: %d", x[i].method, x[i].tail, code);
         const jtree *all = json_parsed(&mem, seen.at, seen.n), *param = json_at(all, "error.param");
         CHECK_MSG(x[i].param ? jtree_is(param, JTREE_STRING) && !strcmp(param->s, x[i].param)
                              : !jtree_get(all, "error"),
                   "%s %s: %s", x[i].method, x[i].tail, seen.at);
     }
-    CHECK_EQ(get(&s, "DELETE", id, "", NULL, &seen), 200);
+    CHECK_EQ(call_response(&s, "DELETE", id, "", NULL, &seen), 200);
     stop(&s);
 }
 
@@ -148,18 +135,18 @@ TEST(stored_server_keeps_keys_apart)
     CHECK_EQ(r.status, 200);
     const char *id = text_at(&mem, &r, "id");
     response_free(&r);
-    CHECK_EQ(get(&s, "GET", id, "", first, &seen), 200);
-    CHECK_EQ(get(&s, "GET", id, "", other, &seen), 404);
-    CHECK_EQ(get(&s, "DELETE", id, "", other, &seen), 404);
-    CHECK_EQ(get(&s, "GET", id, "", NULL, &seen), 401);
+    CHECK_EQ(call_response(&s, "GET", id, "", first, &seen), 200);
+    CHECK_EQ(call_response(&s, "GET", id, "", other, &seen), 404);
+    CHECK_EQ(call_response(&s, "DELETE", id, "", other, &seen), 404);
+    CHECK_EQ(call_response(&s, "GET", id, "", NULL, &seen), 401);
     http_call(&r, &s, "POST", "/v1/responses", other, "{" GREEDY ",\"input\":\"x\"}");
     response_free(&r);
-    CHECK_EQ(get(&s, "GET", id, "", first, &seen), 404); /* one is kept */
+    CHECK_EQ(call_response(&s, "GET", id, "", first, &seen), 404); /* one is kept */
     stop(&s);
     start_toy(&s, ARGS("--responses", "0"));
     http_post(&r, &s, "/v1/responses", "{" GREEDY ",\"input\":\"x\"}");
     CHECK(strstr(r.body.at, "\"store\":false"));
     response_free(&r);
-    CHECK_EQ(get(&s, "GET", id, "", NULL, &seen), 404);
+    CHECK_EQ(call_response(&s, "GET", id, "", NULL, &seen), 404);
     stop(&s);
 }

@@ -25,9 +25,9 @@
  * copies of an earlier request are on their way to the same buffers. So each set has one open
  * request at most, and the thread reads each request before the GPU overwrites it.
  *
- * The host compares guesses with what layers choose (judge in prefetch.c). If too many are wrong,
- * the GPU guesses PREFETCH_NEAR layers ahead. If more than half of those guesses are wrong, the GPU
- * requests no expert for some passes. Then the host lets it try again.
+ * The host compares guesses with what layers choose (judge in prefetch.c). If too many guesses are
+ * wrong, the GPU looks fewer layers ahead: PREFETCH_NEAR. If more than half of the guesses are
+ * still wrong, the GPU requests no expert for some passes. Then the host lets the GPU try again.
  */
 #ifndef BACKEND_CUDA_PREFETCH_H
 #define BACKEND_CUDA_PREFETCH_H

@@ -328,7 +328,8 @@ static void load(catalog *c, offer *o)
     o->loras.alone = false;
     status st = make_and_load(c, o, &m, &e);
     if (st && st != E_CANCELLED && o->loras.more && !o->stop && !draining(c)) {
-        /* Adapters that were made since do not end the service of those who do without. */
+        /* A new adapter may be one that cannot be loaded. Clients without it still get the model.
+         */
         log_line(c->s, "%s is loaded without the adapters that were made since: %s", o->name,
                  e.text);
         o->loras.alone = true;

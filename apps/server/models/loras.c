@@ -30,7 +30,8 @@ static bool has_file(const lora_files *f, int32_t n, const char *path)
     return false;
 }
 
-/* Those that the model had are first, in their order. Returns the number of all that are loaded. */
+/* Sorts the adapters of made models: first those that the model had, in their old order, then new
+ * ones. Returns how many files are to be loaded. */
 static int32_t as_before(lora_history *had, lora_files *f, int32_t first, int32_t n)
 {
     int32_t at = first;
