@@ -96,6 +96,10 @@ typedef struct weight {
      * weights and are loaded; this one is not. NULL: it is whole (ranks.h). */
     const struct weight *segment;
     int32_t n_segments;
+    int32_t n_tiles; /* > 1: its inputs are equal tiles, and a segment has a part of each */
+    /* Of a tensor split: the pieces of the file that `data` becomes a copy of while it is loaded.
+     * NULL: it is one piece of the file. */
+    struct weight_pieces *pieces;
     bool first_rank; /* of a tensor split: rank 0 alone has it, and gives what it computes */
     bool gather;     /* rows are gathered, never multiplied: no device repacks it */
     int8_t side;     /* which of a pass's devices has it: pass.h */

@@ -182,15 +182,30 @@ typedef struct cut_product {
     const routing *r;
 } cut_product;
 
-/* The inputs of a segment: columns of every row. Of experts they are a matrix of their own
- * (ranks_moe_glu). */
-static mat inputs_of(const cut_product *c, int32_t segment)
+/* Columns first .. first + n - 1 of every tile of every row, side by side. */
+static mat copy_tiles(pass *p, mat x, int32_t n_tiles, int32_t first, int32_t n)
+{
+    if (!pass_shapes(p, "matmul", x.stride == x.cols && x.cols % n_tiles == 0))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, 1, n_tiles * n);
+    mat from = mat_columns(mat_head_rows(mat_heads(x, x.cols / n_tiles)), first, n);
+    if (!pass_failed(p))
+        op_copy(p, mat_head_rows(mat_heads(y, n)), from);
+    return y;
+}
+
+/* The inputs of a segment: columns of every row, or of every tile of every row. Of experts they are
+ * a matrix of their own (ranks_moe_glu). */
+static mat inputs_of(pass *p, const cut_product *c, int32_t segment)
 {
     mat x = c->x;
+    const int32_t n = c->w->segment[segment].n_in, tiles = c->w->n_tiles;
     int64_t first = 0;
     for (int32_t i = 0; i < segment; i++)
         first += c->w->segment[i].n_in;
-    x.cols = c->w->segment[segment].n_in;
+    if (tiles > 1)
+        return n == x.cols ? x : copy_tiles(p, x, tiles, (int32_t)first / tiles, n / tiles);
+    x.cols = n;
     if (c->r) {
         first *= (int64_t)x.rows * x.heads;
         x.stride = (int64_t)x.heads * x.cols;
@@ -202,7 +217,7 @@ static mat inputs_of(const cut_product *c, int32_t segment)
 static mat product(pass *p, const cut_product *c, int32_t segment)
 {
     const weight *w = &c->w->segment[segment];
-    mat x = inputs_of(c, segment);
+    mat x = inputs_of(p, c, segment);
     return c->r ? op_moe_down(p, x, *c->r, w) : op_matmul(p, x, w);
 }
 

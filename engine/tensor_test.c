@@ -133,6 +133,50 @@ PLAIN_TEST(tensor_splits_of_mixtures_compute_the_same)
                            0.01);
 }
 
+/* Layers with states: uneven key heads, three tiles of values; two tiles, and experts beside. */
+PLAIN_TEST(tensor_splits_of_recurrent_layers_compute_the_same)
+{
+    int32_t ids[N_PROMPT];
+    random_prompt(ids, N_PROMPT, 320);
+    same_on_any_number(made("tiny-qwen35-keys", "f32"), &(prompt){N_PROMPT, 320, ids}, 1e-3);
+    same_on_any_number(made("tiny-qwen35-keys", "bf16"), &(prompt){N_PROMPT, 320, ids}, 0.05);
+    same_on_any_number(made("tiny-qwen35moe-keys", "f32"), &(prompt){N_PROMPT, 320, ids}, 0.01);
+}
+
+/* Parts in several pieces are copied again when weights that were given back are loaded. */
+TEST(weights_of_ranks_are_given_back_and_loaded_again)
+{
+    carat_model *m = open_split(made("tiny-qwen35-keys", "bf16"), 3);
+    const prompt t = {8, 320, (const int32_t[]){1, 2, 3, 4, 5, 6, 7, 8}};
+    float before[2 * 320], after[2 * 320];
+    err e = {0};
+    int32_t n_pieces = 0;
+    for (int32_t i = 0; i < m->core.n_weights; i++) {
+        const weight *w = m->core.weights[i];
+        n_pieces += w->pieces != NULL;
+        CHECK(!w->pieces || !w->packed == !!w->data); /* no two copies */
+    }
+    CHECK(n_pieces > 0);
+    evaluate(m, &t, 8, before);
+    model_unload_weights(&m->core);
+    for (int32_t i = 0; i < m->core.n_weights; i++)
+        CHECK(!m->core.weights[i]->pieces || !m->core.weights[i]->data);
+    CHECK_OK(model_load_weights(&m->core, NULL, NULL, &e), e);
+    evaluate(m, &t, 8, after);
+    CHECK(!memcmp(before, after, sizeof before));
+    carat_model_close(m);
+}
+
+/* Queries, keys and values in one tensor: each is a part of it. */
+PLAIN_TEST(tensor_splits_of_joined_projections_compute_the_same)
+{
+    fidelity f;
+    fidelity_open(&f, "qwen3");
+    const char *path = fidelity_write(&f, &(fidelity_file){.fused_qkv = true});
+    same_on_any_number(path, &(prompt){f.n_tokens, f.n_vocab, f.tokens}, 1e-3);
+    fidelity_close(&f);
+}
+
 /* Some toys have six heads, which do not go by four. */
 static bool can_be_split(const char *path)
 {
@@ -248,11 +292,11 @@ static void answer_all(carat_model *m, const prompt *t, answer *out)
 
 PLAIN_TEST(answers_of_a_batch_are_the_same_on_any_number_of_devices)
 {
-    static const char *const sizes[] = {"tiny-ple", "tiny-qwen3"};
+    static const char *const sizes[] = {"tiny-ple", "tiny-qwen3", "tiny-qwen35-keys"};
     int32_t ids[N_PROMPT];
     answer one[JOBS], more[JOBS];
     random_prompt(ids, N_PROMPT, 320);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         const char *path = made(sizes[i], "f32");
         for (int32_t r = 1; r <= RANKS; r++) {
             carat_model *m = open_split(path, r);
@@ -450,7 +494,8 @@ TEST(what_a_tensor_split_cannot_do_is_refused)
     refused(dense, (carat_model_options){.device = "cpu,cpu,cpu,cpu,cpu"}, "at most 4");
     refused(made("tiny-wide", "q8_0"), (carat_model_options){.device = "cpu,cpu"},
             "_exps.weight cannot be divided");
-    refused(made("tiny-qwen35", "f32"), (carat_model_options){.device = "cpu,cpu"}, "this family");
+    refused(made("tiny-qwen35", "f32"), (carat_model_options){.device = "cpu,cpu"},
+            "2 key heads for 6 value heads, expected 4 or more");
     refused(made("tiny-qwen3", "q8_0"), (carat_model_options){.device = "cpu,cpu"},
             "are not 4 or more blocks of 32");
 }

@@ -305,6 +305,7 @@ void model_unload_weights(model *m)
         device *d = m->dev[m->weights[i]->side];
         if (loads(d, m->weights[i]))
             d->weight_free(d, m->weights[i]);
+        weight_drop(m->weights[i]);
     }
 }
 
@@ -513,11 +514,15 @@ status model_load_weights(model *m, carat_progress_fn progress, void *user, err 
     for (int32_t i = 0; i < m->n_weights; i++) {
         weight *w = m->weights[i];
         device *dev = m->dev[w->side];
+        if ((st = weight_gather(w, e)))
+            return st;
         if (!loads(dev, w))
             continue;
         if ((st = dev->weight_load(dev, w, e)))
             return st;
         if (w->packed) /* from here on products read the packed copy */
+            weight_drop(w);
+        if (w->packed && !w->pieces)
             for (int32_t k = 0; m->file.part && k < m->file.n_parts;
                  k++) /* no part: the bytes are in memory */
                 file_map_forget(&m->file.part[k], w->data, w->n_bytes);

@@ -32,8 +32,8 @@ typedef struct model_arch {
     /* Sets the side of every weight and store, from m->layer_side and m->expert_side. */
     status (*divide)(model *m, err *e);
     /* Of a tensor split (tensor_split.h). at_rank: points the copy of the architecture's own data
-     * at that of its layers; NULL: the family is not split so. kv_of: the store that a layer reads;
-     * NULL: that of its number. */
+     * at that of its layers; NULL: the family is not split so. kv_of: the store that a layer reads,
+     * -1 in a recurrent layer; NULL: that of its number. */
     void (*at_rank)(model *rank);
     int32_t (*kv_of)(const model *m, int32_t il);
     const struct model_arch *nextn; /* how its NextN layers bind, as a drafter; NULL: it has none */

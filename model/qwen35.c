@@ -9,7 +9,9 @@
 
 #include <math.h>
 
-#define QWEN35 .bind = qwen35_bind, .forward = qwen35_forward, .divide = qwen35_divide
+#define QWEN35                                                                                     \
+    .bind = qwen35_bind, .forward = qwen35_forward, .divide = qwen35_divide,                       \
+    .at_rank = qwen35_at_rank, .kv_of = qwen35_kv_of
 #define SAMPLING .sampling = {.temperature = 1, .top_k = 20, .top_p = 0.95f}
 const model_arch qwen35_arch = {.name = "qwen35", SAMPLING, QWEN35, .nextn = &qwen35_nextn_arch};
 const model_arch qwen35moe_arch = {

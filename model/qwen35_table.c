@@ -32,11 +32,12 @@ enum {
             .n_k = 16, .dk = 128, .dv = 128, .n_ctx_train = 262144
 #define SIZE_27B                                                                                   \
     .n_layer = 64, .n_embd = 5120, .n_ff = 17408, .n_head = 24, .n_head_kv = 4, .n_v = 48
-/* Three value heads to each of two key heads: then no two ways to pair them agree. */
-#define TINY                                                                                       \
+#define SMALL                                                                                      \
     COMMON, .n_vocab = 320, .n_layer = 8, .n_embd = 64, .n_head = 4, .n_head_kv = 2,               \
-            .head_dim = 32, .n_rotating = 8, .section = {2, 1, 1}, .n_k = 2, .n_v = 6, .dk = 16,   \
-            .dv = 16, .n_ctx_train = 8192
+            .head_dim = 32, .n_rotating = 8, .section = {2, 1, 1}, .dk = 16, .dv = 16,             \
+            .n_ctx_train = 8192
+/* Three value heads to each of two key heads: then no two ways to pair them agree. */
+#define TINY SMALL, .n_k = 2, .n_v = 6
 
 static const qwen35_shape sizes[] = {
     {PUBLISHED, .name = "qwen3.5-0.8b", .n_layer = 24, .n_embd = 1024, .n_ff = 3584, .n_head = 8,
@@ -54,6 +55,10 @@ static const qwen35_shape sizes[] = {
     {TINY, .name = "tiny-qwen35", .n_ff = 96},
     {TINY, .name = "tiny-qwen35moe", .n_ff = 48, .n_expert = 8, .n_used = 2, .n_ff_exp = 32,
      .tied = true},
+    /* With as many key heads as a tensor split needs, or one more. */
+    {SMALL, .name = "tiny-qwen35-keys", .n_ff = 96, .n_k = 5, .n_v = 15},
+    {SMALL, .name = "tiny-qwen35moe-keys", .n_ff = 48, .n_k = 4, .n_v = 8, .n_expert = 8,
+     .n_used = 2, .n_ff_exp = 32, .tied = true},
 };
 
 static qwen35_shape *own(const model_shape *s)
@@ -431,7 +436,8 @@ const shape_family qwen35_shapes = {
     .arch = "qwen35",
     .title = "qwen",
     .sizes = "qwen3.5-0.8b, qwen3.5-2b, qwen3.5-4b, qwen3.5-9b, qwen3.6-27b, qwen3.8-27b, "
-             "qwen3.6-35b-a3b, tiny-qwen35, tiny-qwen35moe",
+             "qwen3.6-35b-a3b, tiny-qwen35, tiny-qwen35moe, tiny-qwen35-keys, "
+             "tiny-qwen35moe-keys",
     .mix = "q4_k_m",
     .cut = cut_layer,
     .set_nextn = set_nextn};
@@ -624,4 +630,15 @@ status qwen35_divide(model *m, err *e)
         if (!g->layer[i].full)
             m->recur[g->layer[i].at].side = g->layer[i].side;
     return st;
+}
+
+void qwen35_at_rank(model *rank)
+{
+    ((qwen35 *)rank->impl)->layer = rank->layers;
+}
+
+int32_t qwen35_kv_of(const model *m, int32_t il)
+{
+    const qwen35_layer *L = &((const qwen35 *)m->impl)->layer[il];
+    return L->full ? L->at : -1;
 }

@@ -157,6 +157,11 @@ status shard_heads_of(int32_t n_head, int32_t n_head_kv, shard_range range, shar
     return OK;
 }
 
+int32_t shard_keys_of(int32_t n_k, shard_range range)
+{
+    return (int32_t)(before(n_k, range.to) - before(n_k, range.from));
+}
+
 /* How many outputs or inputs the cut is among, in the order in which a file has them. */
 static int64_t length_of(const shard_tensor *t, shard_axis axis)
 {

@@ -91,4 +91,7 @@ typedef struct shard_heads {
 status shard_heads_of(int32_t n_head, int32_t n_head_kv, shard_range range, shard_heads *out,
                       err *e);
 
+/* Key heads of a recurrent layer in these segments. */
+int32_t shard_keys_of(int32_t n_k, shard_range range);
+
 #endif

@@ -155,7 +155,8 @@ TEST(shards_make_up_every_tensor_of_every_family)
               {"tiny-all", "q8_0"},        {"tiny-qwen3", "f16"},   {"tiny-qwen3moe", "f32"},
               {"tiny-llama3", "f32"},      {"tiny-mixtral", "f32"}, {"tiny-ministral3", "f32"},
               {"tiny-gpt-oss", "f32"},     {"tiny-gemma3", "f32"},  {"tiny-qwen3-vl", "f32"},
-              {"tiny-qwen3-vl-moe", "f32"}};
+              {"tiny-qwen3-vl-moe", "f32"}, {"tiny-qwen35-keys", "bf16"},
+              {"tiny-qwen35moe-keys", "f32"}};
     for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
         listed l;
         int32_t n_cut = 0;
@@ -175,7 +176,7 @@ TEST(shards_make_up_every_tensor_of_every_family)
     }
 }
 
-/* The toys have too few key heads: a recurrent layer by hand, cut unevenly. */
+/* A recurrent layer by hand, with more heads than the toys, in formats of blocks. */
 TEST(shards_make_up_recurrent_layers_and_joined_projections)
 {
     enum { K = 6, V = 18, DK = 16, DV = 32, CHANNELS = 2 * K * DK + V * DV };

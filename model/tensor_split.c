@@ -1,9 +1,9 @@
 /* tensor_split.c - see tensor_split.h.
  *
- * Parts of weights are views into the file: rows from some row on, or columns of every row. Only
- * matrices whose parts would be several pieces have no views, and are refused. The forward pass of
- * an architecture does not know of any of this: it derives its shapes from its weights and stores,
- * and the sums over ranks belong to the products (weight.segment).
+ * Parts of weights are views into the file: rows from some row on, or columns of every row. A part
+ * in several pieces (of a recurrent layer's values) is copied while it is loaded. The forward pass
+ * of an architecture does not know of any of this: it derives its shapes from its weights and
+ * stores, and the sums over ranks belong to the products (weight.segment).
  */
 #include "model/tensor_split.h"
 #include "backend/ranks.h"
@@ -15,6 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct weight_pieces {
+    shard part;
+    shard_tensor of;
+    const void *from; /* its bytes */
+    void *copy;       /* NULL: not loaded, or the device has its own */
+} weight_pieces;
+
 /* While a model is being split: what it was before. */
 typedef struct splitter {
     model *m;
@@ -23,7 +30,8 @@ typedef struct splitter {
     weight **at;   /* [n_whole] its weights */
     weight *whole; /* [n_whole] copies of them, not cut */
     kv_spec *kv;   /* [n_kv] its stores */
-    int32_t n_kv;
+    recur_view *recur; /* [n_recur] */
+    int32_t n_kv, n_recur;
     err *e;
 } splitter;
 
@@ -120,13 +128,24 @@ static shard_layer layer_numbers(const splitter *s, int32_t il)
     if (il < 0)
         return (shard_layer){.down = -1, .down_exps = -1, .down_shexp = -1};
     const int32_t store = s->m->arch->kv_of ? s->m->arch->kv_of(s->m, il) : il;
-    const kv_spec *kv = &s->kv[store];
+    shard_layer l = {.recurs = store < 0,
+                     .down = type_of(find_weight(s, il, "ffn_down.weight")),
+                     .down_exps = type_of(find_weight(s, il, "ffn_down_exps.weight")),
+                     .down_shexp = type_of(find_weight(s, il, "ffn_down_shexp.weight"))};
+    if (l.recurs) {
+        const recur_view *v = s->recur;
+        while (v->layer != il)
+            v++;
+        l.n_k = v->n_k;
+        l.n_v = v->n_v;
+        l.dk = v->dk;
+        l.dv = v->dv;
+        return l;
+    }
     const weight *wo = find_weight(s, il, "attn_output.weight");
-    return (shard_layer){.n_head = wo ? wo->n_in / kv->head_dim : 0,
-                         .n_head_kv = kv->n_head_kv,
-                         .down = type_of(find_weight(s, il, "ffn_down.weight")),
-                         .down_exps = type_of(find_weight(s, il, "ffn_down_exps.weight")),
-                         .down_shexp = type_of(find_weight(s, il, "ffn_down_shexp.weight"))};
+    l.n_head = wo ? wo->n_in / s->kv[store].head_dim : 0;
+    l.n_head_kv = s->kv[store].n_head_kv;
+    return l;
 }
 
 static shard_tensor as_tensor(const weight *w)
@@ -135,8 +154,44 @@ static shard_tensor as_tensor(const weight *w)
         w->name, w->type, w->n_out > 1 || w->n_mat > 1 ? 2 : 1, {w->n_in, w->n_out, w->n_mat}};
 }
 
+/* Queries, keys and values in one tensor are three weights, each with some of its rows: the part of
+ * w's rows is one of the tensor's three spans. */
+static status joined_part(const splitter *s, const shard_layer *layer, const weight *w,
+                          shard_range range, shard *out)
+{
+    const tensor *t = tensor_find(&s->m->file.tensors, w->name);
+    const int64_t row0 = ((const char *)w->data - (const char *)t->bytes) / (int64_t)w->row_bytes;
+    const shard_tensor all = {w->name, w->type, 2, {w->n_in, (int64_t)t->ne[1], 1}};
+    shard three;
+    status st = shard_of(layer, &all, range, &three, s->e);
+    for (int32_t i = 0; i < three.n && !st; i++)
+        if (three.span[i].first >= row0 && three.span[i].first < row0 + w->n_out)
+            *out = (shard){.axis = SHARD_OUT,
+                           .n = 1,
+                           .span = {{three.span[i].first - row0, three.span[i].n}}};
+    return st;
+}
+
+static status part_of(const splitter *s, const shard_layer *layer, const weight *w,
+                      shard_range range, shard *out)
+{
+    const shard_tensor t = as_tensor(w);
+    if (!layer->recurs && strstr(w->name, "attn_qkv"))
+        return joined_part(s, layer, w, range, out);
+    status st = shard_of(layer, &t, range, out, s->e);
+    int32_t n = 0;
+    for (int32_t i = 1; i < out->n && !st; i++) { /* spans that follow each other are one */
+        if (out->span[i].first == out->span[n].first + out->span[n].n)
+            out->span[n].n += out->span[i].n;
+        else
+            out->span[++n] = out->span[i];
+    }
+    out->n = out->n ? n + 1 : 0;
+    return st;
+}
+
 /* The weight at w becomes a view of the span of it. */
-static void cut(weight *w, shard_axis axis, int64_t first, int64_t n)
+static void cut_span(weight *w, shard_axis axis, int64_t first, int64_t n)
 {
     uint64_t skip = 0, row = 0;
     if (axis == SHARD_IN)
@@ -149,25 +204,73 @@ static void cut(weight *w, shard_axis axis, int64_t first, int64_t n)
     w->n_bytes = row * (uint64_t)w->n_out * (uint64_t)w->n_mat;
 }
 
+/* The weight at w becomes its part, whose bytes are copied when it is loaded. */
+static status cut_pieces(const splitter *s, const shard *part, weight *w)
+{
+    weight_pieces *p = arena_alloc(&s->m->mem, sizeof *p);
+    if (!p)
+        return err_memory(s->e, w->name, sizeof *p);
+    *p = (weight_pieces){.part = *part, .of = as_tensor(w), .from = w->data};
+    const int32_t n = (int32_t)shard_size(part);
+    uint64_t row = 0;
+    *(part->axis == SHARD_IN ? &w->n_in : &w->n_out) = n;
+    num_row_bytes(w->type, (uint64_t)w->n_in, &row);
+    w->row_bytes = row;
+    w->mat_bytes = row * (uint64_t)w->n_out;
+    w->n_bytes = w->mat_bytes * (uint64_t)w->n_mat;
+    w->data = NULL;
+    w->pieces = p;
+    return OK;
+}
+
+static status cut(const splitter *s, const shard *part, weight *w)
+{
+    if (part->n > 1)
+        return cut_pieces(s, part, w);
+    cut_span(w, part->axis, part->span[0].first, part->span[0].n);
+    return OK;
+}
+
+status weight_gather(weight *w, err *e)
+{
+    weight_pieces *p = w->pieces;
+    if (!p || p->copy)
+        return OK;
+    if (!(p->copy = mem_alloc(w->n_bytes)))
+        return err_memory(e, w->name, w->n_bytes);
+    shard_copy(&p->part, &p->of, p->from, p->copy);
+    w->data = p->copy;
+    return OK;
+}
+
+void weight_drop(weight *w)
+{
+    if (!w->pieces)
+        return;
+    mem_free(w->pieces->copy);
+    w->pieces->copy = NULL;
+    w->data = NULL;
+}
+
 /* w, a view of the rank's inputs, gets the segments that the rank has. */
 static status cut_segments(const splitter *s, const shard_layer *layer, const weight *whole,
                            shard_range range, weight *w)
 {
-    const shard_tensor t = as_tensor(whole);
     const int32_t n = range.to - range.from;
     weight *seg = arena_array(&s->m->mem, (size_t)n, sizeof *seg);
     status st = seg ? OK : err_memory(s->e, w->name, (size_t)n * sizeof *seg);
     for (int32_t i = 0; i < n && !st; i++) {
         shard part;
         int32_t k = range.from + i;
-        st = shard_of(layer, &t, (shard_range){k, k + 1}, &part, s->e);
+        st = part_of(s, layer, whole, (shard_range){k, k + 1}, &part);
         if (st)
             break;
         seg[i] = *whole;
         seg[i].side = w->side;
         seg[i].bias = k ? NULL : w->bias; /* once in the sum */
-        cut(&seg[i], SHARD_IN, part.span[0].first, part.span[0].n);
-        st = model_remember(s->m, &seg[i], s->e);
+        w->n_tiles = part.n;
+        st = cut(s, &part, &seg[i]);
+        st = st ? st : model_remember(s->m, &seg[i], s->e);
     }
     w->bias = NULL;
     w->segment = seg;
@@ -214,7 +317,7 @@ static status cut_experts(const splitter *s, const shard_layer *layer, const wei
             const shard half = {.n = 1, .span = {part.span[j]}};
             *to = *whole;
             to->side = w->side;
-            cut(to, SHARD_OUT, part.span[j].first, part.span[j].n);
+            cut_span(to, SHARD_OUT, part.span[j].first, part.span[j].n);
             if (whole->bias)
                 st = copy_biases(s, whole_of(s, whole->bias), w->side, &half, &to->bias);
             st = st ? st : model_remember(s->m, to, s->e);
@@ -233,15 +336,15 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
     const weight *whole = &s->whole[i];
     const shard_layer layer = layer_numbers(s, model_layer_of(s->m, s->at[i]));
     const shard_range range = shard_range_of(r, s->n), last = {SHARD_SEGMENTS - 1, SHARD_SEGMENTS};
-    const shard_tensor t = as_tensor(whole);
     weight *w = in_rank(s->m, r, s->at[i]);
-    shard part, of_last;
-    if (!w || strstr(whole->name, "attn_qkv"))
+    shard part = {0}, of_last = {0};
+    if (!w)
         return err_set(s->e, E_UNSUPPORTED,
-                       "tensor %s cannot be divided between devices: %s (--split tensor)",
-                       whole->name, w ? "it has queries, keys and values" : "it is no layer's");
-    status st = shard_of(&layer, &t, range, &part, s->e);
-    if (st || (st = shard_of(&layer, &t, last, &of_last, s->e)))
+                       "tensor %s cannot be divided between devices: it is no layer's "
+                       "(--split tensor)",
+                       whole->name);
+    status st = part_of(s, &layer, whole, range, &part);
+    if (st || (st = part_of(s, &layer, whole, last, &of_last)))
         return st;
     w->side = (int8_t)r;
     w->bias = w->bias ? in_rank(s->m, r, w->bias) : NULL;
@@ -252,13 +355,12 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
         return cut_experts(s, &layer, whole, range, w);
     if (w->n_mat > 1 && part.axis == SHARD_IN && !part.partial)
         return OK; /* its segments have their biases */
-    if (part.axis != SHARD_WHOLE && part.n != 1)
-        return err_set(s->e, E_UNSUPPORTED,
-                       "tensor %s cannot be divided between devices: its parts would be in pieces",
-                       w->name);
-    if (part.axis != SHARD_WHOLE)
-        cut(w, part.axis, part.span[0].first, part.span[0].n);
-    return part.partial ? cut_segments(s, &layer, whole, range, w) : model_remember(s->m, w, s->e);
+    if (part.partial) /* its segments are loaded, not itself */
+        w->n_in = (int32_t)shard_size(&part);
+    else if (part.axis != SHARD_WHOLE)
+        st = cut(s, &part, w);
+    return st             ? st
+           : part.partial ? cut_segments(s, &layer, whole, range, w) : model_remember(s->m, w, s->e);
 }
 
 static status cut_weights(const splitter *s)
@@ -301,12 +403,30 @@ static status cut_stores(const splitter *s)
     return OK;
 }
 
+static status cut_states(const splitter *s)
+{
+    model *m = s->m;
+    const size_t n = (size_t)s->n * (size_t)s->n_recur;
+    if (n && !(m->recur = arena_array(&m->mem, n, sizeof *m->recur)))
+        return err_memory(s->e, m->name, n * sizeof *m->recur);
+    for (size_t at = 0; at < n; at++) {
+        const int32_t r = (int32_t)at / s->n_recur;
+        recur_view *to = &m->recur[at];
+        *to = s->recur[(int32_t)at % s->n_recur];
+        const int32_t n_k = shard_keys_of(to->n_k, shard_range_of(r, s->n));
+        to->n_v = to->n_v / to->n_k * n_k;
+        to->n_k = n_k;
+        to->side = (int8_t)r;
+    }
+    m->n_recur = (int32_t)n;
+    return OK;
+}
+
 /* ---- All of it ------------------------------------------------------------------------------ */
 
 static status check_model(const model *m, err *e)
 {
     const char *what = !m->arch->at_rank ? "models of this family"
-                       : m->n_recur      ? "recurrent layers"
                        : m->n_loras      ? "adapters"
                                          : NULL;
     return what ? err_set(e, E_UNSUPPORTED,
@@ -318,7 +438,14 @@ static status check_model(const model *m, err *e)
 
 status model_split(model *m, device *const *others, int32_t n, err *e)
 {
-    splitter s = {.m = m, .n = n, .n_whole = m->n_weights, .kv = m->kv, .n_kv = m->n_kv, .e = e};
+    splitter s = {.m = m,
+                  .n = n,
+                  .n_whole = m->n_weights,
+                  .kv = m->kv,
+                  .recur = m->recur,
+                  .n_kv = m->n_kv,
+                  .n_recur = m->n_recur,
+                  .e = e};
     const size_t n_whole = (size_t)m->n_weights;
     status st = check_model(m, e);
     if (st)
@@ -338,7 +465,7 @@ status model_split(model *m, device *const *others, int32_t n, err *e)
         return st;
     for (int32_t r = 0; r < n && !st; r++)
         st = place_layers(&s, r);
-    if (st || (st = cut_stores(&s)) || (st = cut_weights(&s)))
+    if (st || (st = cut_stores(&s)) || (st = cut_weights(&s)) || (st = cut_states(&s)))
         return st;
     m->n_ranks = n;
     for (int32_t r = 1; r < n; r++)
@@ -363,6 +490,8 @@ static void run_rank(void *arg, int32_t r)
     kv_layout kv = *u->kv; /* the rank's stores, as those of a whole model */
     kv.n = u->m->n_kv / u->m->n_ranks;
     kv.view += r * kv.n;
+    kv.n_recur = u->m->n_recur / u->m->n_ranks;
+    kv.recur += r * kv.n_recur;
     mat y = m->arch->forward(p, m, &kv);
     if (!r)
         u->y = y;

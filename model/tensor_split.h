@@ -16,6 +16,11 @@
  * error m can only be freed. */
 status model_split(model *m, device *const *others, int32_t n, err *e);
 
+/* Before w is loaded, and where its bytes may go: a copy of the pieces of the file that it is made
+ * of (weight.pieces). Of other weights nothing. */
+status weight_gather(weight *w, err *e);
+void weight_drop(weight *w);
+
 /* model_forward of such a model. */
 mat model_forward_ranks(pass *p, const model *m, const kv_layout *kv);
 
