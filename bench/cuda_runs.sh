@@ -1,4 +1,4 @@
-# cuda_runs.sh - what cuda_table.sh and cuda_compare.sh share; sourced. $dir: where models are.
+# cuda_runs.sh - what cuda_table.sh, cuda_compare.sh and server_table.sh share; sourced. $dir: where models are.
 
 # The loading and the tests of a report of `carat bench --json`: name, depth, tokens/s, spread, ns.
 # A test with drafts has three lines: "spec", and in the place of ns, times 1e9, "round" (the time of

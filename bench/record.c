@@ -385,7 +385,7 @@ static void record_sessions(recorder *r, bool drafts)
 static void record_batches(recorder *r, bool drafts)
 {
     carat_batch_options o = {
-        .session = {.n_ctx = 256, .checkpoint_mb = 64}, .n_slots = 3, .stall_ms = 100000};
+        .session = {.n_ctx = 256, .checkpoint_mb = 64}, .n_slots = 3, .gap_ms = -1};
     record_batch(r, "plain", &o);
     r->drafts = TREES;
     if (drafts)

@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-enum { SLOTS_DEFAULT = 4, QUEUE_DEFAULT = 64, STALL_DEFAULT_MS = 200 };
+enum { SLOTS_DEFAULT = 4, QUEUE_DEFAULT = 64, GAP_DEFAULT_MS = 12 };
 
 /* ---- Opening --------------------------------------------------------------------------- */
 
@@ -119,6 +119,8 @@ status batch_init(carat_batch *b, carat_model *m, const carat_session_options *o
     b->m = m;
     b->tail = &b->head;
     b->n_slots = n_slots;
+    b->clock = clock_ms;
+    b->idle = true;
     if ((st = open_lock(b, e)) || (st = plan_slots(b, opt, verify_rows, &plan, e)) ||
         (st = open_arrays(b, e)))
         return st;
@@ -159,17 +161,17 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     opt = opt ? opt : &none;
     if ((st = model_check_loaded(m, e)))
         return st;
-    if (opt->n_slots < 0 || opt->n_slots > STEP_SEQS_MAX || opt->queue_max < 0 || opt->stall_ms < 0)
+    if (opt->n_slots < 0 || opt->n_slots > STEP_SEQS_MAX || opt->queue_max < 0 || opt->gap_ms < -1)
         return err_set(
             e, E_ARG,
-            "a batch of %d slots with a queue of %d jobs and pauses of %d ms: expected at "
-            "most %d slots, and no negative number",
-            opt->n_slots, opt->queue_max, opt->stall_ms, STEP_SEQS_MAX);
+            "a batch of %d slots with a queue of %d jobs and tokens %d ms apart: expected at most "
+            "%d slots, no negative number, and -1 ms for prompts that are not cut",
+            opt->n_slots, opt->queue_max, opt->gap_ms, STEP_SEQS_MAX);
     b = mem_calloc(1, sizeof *b);
     if (!b)
         return err_memory(e, "a batch", sizeof *b);
     b->queue_max = opt->queue_max ? opt->queue_max : QUEUE_DEFAULT;
-    b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
+    b->gap_ms = opt->gap_ms > 0 ? opt->gap_ms : opt->gap_ms ? 0 : GAP_DEFAULT_MS;
     st = batch_init(b, m, &opt->session, opt->n_slots ? opt->n_slots : SLOTS_DEFAULT, 0, e);
     if (st) {
         carat_batch_close(b);

@@ -136,7 +136,8 @@ struct carat_batch {
     uint64_t n_preempted;
     checkpoint_store *store; /* of all slots; NULL: none */
     slot *slot;
-    int32_t n_slots, queue_max, stall_ms;
+    int32_t n_slots, queue_max;
+    int32_t gap_ms;     /* target between two tokens of an answer; 0: prompts are not cut for it */
     int32_t share_ms;   /* of a pass with prompts, for others outside the batch; 0: none wait */
     pass_part *part;    /* [n_slots] of the current pass */
     int32_t *part_slot; /* [n_slots] the slot of each part */
@@ -150,6 +151,8 @@ struct carat_batch {
     int64_t n_steps;
     uint64_t n_passes, n_rows, n_generated; /* since open */
     double pass_ms;
+    double (*clock)(void); /* ms; tests have one of their own */
+    bool idle;             /* the devices have ended every pass */
     pace pace;
     media_waker waker; /* wakes a step that waits for a tower */
 

@@ -2,19 +2,21 @@
  *
  * A pass has the parts that contributors give for the slots (batch_int.h). The rows of answers come
  * first; the other rows go to prompts, which take turns. While a job is answering, the number of
- * prompt rows is limited, so that no pass takes longer than stall_ms; times of rows are measured
- * continuously. On a device that computes prompts apart, passes of answers and of prompts alternate
- * instead. Passes of hidden rows alternate with all others.
+ * prompt rows is limited, so that its tokens come gap_ms apart; times of passes are measured
+ * continuously (pace.h). On a device that computes prompts apart, passes of answers and of prompts
+ * alternate instead. Passes of hidden rows alternate with all others.
  */
 #include "engine/batch_int.h"
 #include "base/clock.h"
 #include "engine/stages.h"
 
+#include <math.h>
+
 /* The rows of a pass by their kinds. */
 typedef struct pass_rows {
     int32_t n_parts, n_wanted;
-    int32_t answers, prompts; /* rows */
-    bool stalls;              /* others wait for the prompts: answers, or share_ms says so */
+    pace_work answers, prompts;
+    bool cut; /* the prompts' rows are limited by time: others wait for them */
 } pass_rows;
 
 static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
@@ -24,7 +26,9 @@ static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
         part.n_candidates = b->w.n_candidates + n->n_wanted;
         n->n_wanted += kv_rows_wanted(&part.rows);
     }
-    *(part.prompt ? &n->prompts : &n->answers) += part.rows.n;
+    const pace_work w = pace_rows_at(part.rows.n, part.t->kv.n_past);
+    pace_work *sum = part.prompt ? &n->prompts : &n->answers;
+    *sum = (pace_work){sum->rows + w.rows, sum->keys + w.keys};
     b->part_slot[n->n_parts] = i;
     b->part[n->n_parts++] = part;
 }
@@ -89,19 +93,27 @@ static job_counts count_jobs(const carat_batch *b)
     return n;
 }
 
-/* How many prompt rows may be in a pass beside n_rows rows of answers. stalls: answers wait for the
- * pass, or are in it. share_ms alone bounds a pass that only others wait for. */
-static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, bool stalls)
+/* Do others wait for the prompts of a pass, so that time limits their rows? answers: those of this
+ * batch do. */
+static bool cuts_prompts(const carat_batch *b, bool answers)
+{
+    return b->gap_ms && (answers || b->share_ms);
+}
+
+/* How many prompt rows may be in a pass beside n_rows rows of answers. The first of them has
+ * `before` keys before it. share_ms alone bounds a pass that only others wait for; it is not less
+ * than the answers of this batch take, which shows how fast the machine is. */
+static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, int64_t before, bool answers)
 {
     int32_t rows = b->layout.rows_max - n_rows;
     if (rows > b->shape.chunk)
         rows = b->shape.chunk;
-    if (!stalls && !b->share_ms)
+    if (!cuts_prompts(b, answers))
         return rows;
-    double budget_ms = pace_budget_ms(&b->pace, b->stall_ms);
-    if (b->share_ms && (!stalls || b->share_ms < budget_ms))
-        budget_ms = b->share_ms;
-    return pace_rows(&b->pace, rows, budget_ms);
+    double budget_ms = pace_budget_ms(&b->pace, b->gap_ms);
+    if (b->share_ms && (!answers || b->share_ms < budget_ms))
+        budget_ms = fmax(b->share_ms, pace_answers_ms(&b->pace));
+    return pace_rows(&b->pace, rows, before, budget_ms);
 }
 
 /* Contributors with `prepare` decide on the rows of all their slots together. */
@@ -146,22 +158,36 @@ static pass_part part_of(slot *s, int32_t rows)
     return part;
 }
 
-/* The prompts whose parts are hidden, or the others. */
-static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most, bool stalls)
+/* The slot whose prompt comes first. */
+static const slot *first_prompt(const carat_batch *b, bool hidden)
 {
-    int32_t left = prompt_rows(b, n->answers, stalls), first = b->turn;
+    for (int32_t k = 0; k < b->n_slots; k++) {
+        const slot *s = &b->slot[(b->turn + k) % b->n_slots];
+        if (has_prompt(s, hidden))
+            return s;
+    }
+    return NULL;
+}
+
+/* The prompts whose parts are hidden, or the others. answers: some wait for them. */
+static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most, bool answers)
+{
+    const slot *next = first_prompt(b, hidden);
+    if (!next)
+        return;
+    int32_t left = prompt_rows(b, n->answers.rows, next->t.kv.n_past, answers), first = b->turn;
     left = left < most ? left : most;
     bool single = false, alone = false;
-    n->stalls = stalls || b->share_ms;
+    n->cut = cuts_prompts(b, answers);
     for (int32_t k = 0; k < b->n_slots && left > 0 && !alone; k++) {
         int32_t i = (first + k) % b->n_slots;
         slot *s = &b->slot[i];
         const pass_want *w = &s->want;
         if (!has_prompt(s, hidden))
             continue;
-        if (n->prompts && (s->by->alone || w->least > left)) /* it is the first in a later pass */
+        if (n->prompts.rows && (s->by->alone || w->least > left)) /* it comes first later */
             continue;
-        if (!n->prompts)
+        if (!n->prompts.rows)
             b->turn = (i + 1) % b->n_slots;
         int32_t rows = left < s->most ? left : s->most;
         int32_t n_stages = b->m->core.n_ranks ? 1 : b->m->n_stages; /* ranks are all at work */
@@ -171,7 +197,8 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most
         rows = rows < chunk ? rows : chunk;
         if (w->most && rows > w->most)
             rows = w->most;
-        if (w->least > left && w->least <= b->layout.rows_max - n->answers && w->least <= s->most)
+        if (w->least > left && w->least <= s->most &&
+            w->least <= b->layout.rows_max - n->answers.rows)
             rows = w->least;
         if (s->by->single && single)
             continue;
@@ -228,7 +255,8 @@ static void take_pass(carat_batch *b, const pass_rows *n, double ms)
         s->st = s->by->take(s, &b->part[k], &s->e);
     }
     rounds_absorb(b->rounds);
-    rounds_tell(b->rounds, ms, n->answers + n->prompts, n->prompts > 0, b->w.fresh);
+    rounds_tell(b->rounds, ms, n->answers.rows + n->prompts.rows, n->prompts.rows > 0,
+                b->w.fresh);
     for (int32_t k = 0; k < n->n_parts; k++) {
         slot *s = &b->slot[b->part_slot[k]];
         if (s->st || slot_done(s))
@@ -253,24 +281,25 @@ static void end_failed(carat_batch *b, int32_t n_parts, status st, const err *e)
     }
 }
 
-/* A device that works on its own returns before a pass has ended. It is waited for where the time
- * of prompts decides how many rows the next pass has of them. False: the pass may not have ended.
- */
+/* A device that works on its own returns before a pass has ended, and rows that are wanted wait for
+ * its end. Of the others those are waited for whose time decides how many rows the next pass has.
+ * False: the pass may not have ended. */
 static bool wait_pass(const carat_batch *b, const pass_rows *n)
 {
-    bool wait = n->prompts && n->stalls, ended = true;
+    bool ended = n->n_wanted || n->cut;
     for (int32_t i = 0; i < b->m->n_sides; i++) {
         device *d = model_device(b->m, i);
         if (!d->wait)
             continue;
-        ended = wait;
-        if (!wait)
-            break;
+        if (!ended)
+            return false;
+        if (n->n_wanted)
+            continue;
         pthread_mutex_lock(&b->m->pass_lock);
         d->wait(d);
         pthread_mutex_unlock(&b->m->pass_lock);
     }
-    return ended;
+    return true;
 }
 
 /* Which prompts wait for towers: for those beside passes, and, while somebody answers, for those on
@@ -333,19 +362,20 @@ bool batch_pass(carat_batch *b)
         wait_for_tower(b);
     if (!n.n_parts)
         return waits || n_ended > 0;
-    double start = clock_ms();
+    double start = b->clock();
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
-    bool ended = st || wait_pass(b, &n);
-    double ms = clock_ms() - start;
+    bool idle = b->idle; /* it had nothing to do at the start, so all of the time is this pass's */
+    b->idle = st || wait_pass(b, &n);
+    double ms = b->clock() - start;
     b->n_passes++;
-    b->n_rows += (uint64_t)(n.answers + n.prompts);
+    b->n_rows += (uint64_t)(n.answers.rows + n.prompts.rows);
     b->pass_ms += ms;
-    if (!st && ended)
-        pace_measure(&b->pace, n.answers, n.prompts, ms, b->w.fresh);
     if (st)
         end_failed(b, n.n_parts, st, &e);
     else
         take_pass(b, &n, ms);
+    if (!st && idle && b->idle) /* with the host's work on tokens, which comes between them too */
+        pace_measure(&b->pace, n.answers, n.prompts, b->clock() - start, b->w.fresh);
     return true;
 }
 

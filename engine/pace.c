@@ -2,16 +2,25 @@
 #include "engine/pace.h"
 
 #include <math.h>
+#include <string.h>
 
 enum {
-    ROWS_UNMEASURED = 32, /* until a row has been timed */
+    ROWS_UNMEASURED = 32, /* until a part has been timed */
     ROWS_LEAST = 8,       /* even on the slowest device */
     ROWS_STEP = 32,       /* wide parts have whole steps: kernels compute rows in tiles */
-    LONG_AGO = 256        /* a sample that is older may have been an accident: it is forgotten */
+    GROWTH = 4,           /* a part is at most so many times as wide as any that was timed */
+    LONG_AGO = 256,       /* passes after which a time is forgotten */
+    HALF_AGO = 8,         /* and after which it counts half as much */
+    FITS = 4,
+    N_COEFS = 3
 };
-static const double part_new = 0.3;
-static const double least_share = 0.5;
-static const double nearly_free = 1.25; /* rows that add so little to the least part's time */
+/* A part whose time is less than this times the least part's saves little time and costs many
+ * passes. So where a pass has large fixed costs, tokens come further apart than the target. */
+static const double nearly_free = 1.5;
+static const double away = 0.5;          /* octaves of width within which passes count */
+static const double usual = 0.2;         /* differences of times, relative */
+static const double least_weight = 0.01; /* of a time long ago: it is better than none */
+static const double ridge = 0.05; /* passes that are much alike say little of a, b and c apart */
 
 static int32_t range_of(int32_t rows)
 {
@@ -21,75 +30,220 @@ static int32_t range_of(int32_t rows)
     return k;
 }
 
-static double smooth(double old, double x)
+/* ---- The fit ------------------------------------------------------------------------------ */
+
+/* ms = x[0] + x[1] rows + x[2] keys */
+typedef struct line {
+    double x[N_COEFS];
+    bool known;
+} line;
+
+/* Sums of weighted products: of features with each other, with times, of times with themselves. */
+typedef struct sums {
+    double g[N_COEFS][N_COEFS], r[N_COEFS], y;
+} sums;
+
+/* Errors count relative to the whole pass. */
+static void add_time(sums *s, pace_work w, double ms, double pass_ms, double weight)
 {
-    return old > 0 ? old + part_new * (x - old) : x;
+    const double f[N_COEFS] = {1 / pass_ms, w.rows / pass_ms, w.keys / pass_ms}, y = ms / pass_ms;
+    for (int i = 0; i < N_COEFS; i++) {
+        for (int k = 0; k < N_COEFS; k++)
+            s->g[i][k] += weight * f[i] * f[k];
+        s->r[i] += weight * f[i] * y;
+    }
+    s->y += weight * y * y;
 }
 
-static bool is_measured(const pace *p, int32_t k)
+/* Solves for the coefficients in `set`, the others 0; columns are scaled to 1. False: there is no
+ * solution, or one of them is negative. *err: the sum of squares. */
+static bool solve(const sums *s, unsigned set, double x[N_COEFS], double *err)
 {
-    return p->range[k].row_ms > 0 && p->n_measured - p->range[k].at <= LONG_AGO;
+    double m[N_COEFS][N_COEFS + 1], scale[N_COEFS];
+    int at[N_COEFS], n = 0;
+    for (int i = 0; i < N_COEFS; i++) {
+        x[i] = 0;
+        if (!(set >> i & 1))
+            continue;
+        if (!(s->g[i][i] > 0))
+            return false;
+        scale[n] = sqrt(s->g[i][i]);
+        at[n++] = i;
+    }
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < n; k++)
+            m[i][k] = s->g[at[i]][at[k]] / (scale[i] * scale[k]) + (i == k ? ridge : 0);
+        m[i][n] = s->r[at[i]] / scale[i];
+    }
+    for (int i = 0; i < n; i++) /* the matrix is positive definite: no pivots */
+        for (int k = i + 1; k < n; k++) {
+            double f = m[k][i] / m[i][i];
+            for (int j = i; j <= n; j++)
+                m[k][j] -= f * m[i][j];
+        }
+    for (int i = n - 1; i >= 0; i--) {
+        double v = m[i][n];
+        for (int k = i + 1; k < n; k++)
+            v -= m[i][k] * x[at[k]] * scale[k];
+        x[at[i]] = v / m[i][i] / scale[i];
+        if (!(x[at[i]] >= 0) || !isfinite(x[at[i]]))
+            return false;
+    }
+    *err = s->y;
+    for (int i = 0; i < N_COEFS; i++) {
+        *err -= 2 * x[i] * s->r[i];
+        for (int k = 0; k < N_COEFS; k++)
+            *err += x[i] * s->g[i][k] * x[k];
+    }
+    return true;
 }
 
-void pace_measure(pace *p, int32_t n_answers, int32_t n_prompts, double ms, bool fresh)
+static double time_of(const line *l, pace_work w)
+{
+    return l->x[0] + l->x[1] * w.rows + l->x[2] * w.keys;
+}
+
+/* The best solution without a negative coefficient. */
+static line solve_best(const sums *s)
+{
+    line best = {.known = false};
+    double least = INFINITY;
+    for (unsigned set = 1; set < 1u << N_COEFS; set++) {
+        double x[N_COEFS], error;
+        if (solve(s, set, x, &error) && error < least) {
+            least = error;
+            best.known = true;
+            memcpy(best.x, x, sizeof x);
+        }
+    }
+    return best;
+}
+
+/* A fit for widths about `rows`. What answers in the same pass took is not part of it: `beside`
+ * says how long. Passes whose times are far from the fit before count for little in the next one,
+ * so something that holds up a pass now and then does not count. */
+static line fit(const pace_times *t, int32_t rows, const line *beside)
+{
+    line best = {.known = false};
+    for (int turn = 0; turn < FITS; turn++) {
+        sums s = {.y = 0};
+        for (int r = 0; r < PACE_RANGES; r++)
+            for (int k = 0; k < PACE_KEPT; k++) {
+                const pace_work w = t->of[r][k].w, other = t->of[r][k].beside;
+                const double pass_ms = t->of[r][k].ms, age = (double)(t->n - t->of[r][k].at);
+                if (!(pass_ms > 0) || age > LONG_AGO)
+                    continue;
+                double before = other.rows && beside->known ? time_of(beside, other) : 0;
+                double octaves = log2((double)w.rows / rows) / away;
+                double off = best.known ? pass_ms / (before + time_of(&best, w)) - 1 : 0;
+                double weight = exp2(-age / HALF_AGO) + least_weight;
+                weight /= (1 + octaves * octaves) * (1 + off * off / (usual * usual));
+                add_time(&s, w, pass_ms - before, pass_ms, weight);
+            }
+        best = solve_best(&s);
+    }
+    return best;
+}
+
+/* Of passes of answers like the last one. */
+static line fit_answers(const pace *p)
+{
+    const line none = {.known = false};
+    return p->last.rows ? fit(&p->answers, p->last.rows, &none) : none;
+}
+
+/* ---- Measuring ---------------------------------------------------------------------------- */
+
+static bool is_known(const pace_times *t, int32_t range)
+{
+    for (int k = 0; k < PACE_KEPT; k++)
+        if (t->of[range][k].ms > 0)
+            return true;
+    return false;
+}
+
+/* In the place of the oldest of its range. */
+static void keep(pace_times *t, pace_work w, pace_work beside, double ms)
+{
+    int32_t r = range_of(w.rows), to = 0;
+    for (int k = 1; k < PACE_KEPT; k++)
+        if (t->of[r][k].at < t->of[r][to].at)
+            to = k;
+    t->n++;
+    t->of[r][to].w = w;
+    t->of[r][to].beside = beside;
+    t->of[r][to].ms = ms;
+    t->of[r][to].at = t->n;
+}
+
+void pace_measure(pace *p, pace_work answers, pace_work prompts, double ms, bool fresh)
 {
     if (!(ms > 0) || !isfinite(ms))
         return;
-    if (!n_prompts) {
-        if (!fresh || p->answers_ms <= 0)
-            p->answers_ms = smooth(p->answers_ms, ms);
-        return;
-    }
-    int32_t k = range_of(n_prompts);
-    double rest = n_answers ? ms - p->answers_ms : ms;
-    p->n_measured++;
-    if (fresh && p->range[k].row_ms > 0)
-        return;
-    double old = is_measured(p, k) ? p->range[k].row_ms : 0;
-    p->range[k].row_ms = smooth(old, fmax(rest, 1e-3) / n_prompts);
-    p->range[k].at = p->n_measured;
+    if (answers.rows > 0)
+        p->last = answers;
+    if (prompts.rows > 0) {
+        p->last_prompts = prompts.rows;
+        keep(&p->prompts, prompts, answers, ms);
+    } else if (answers.rows > 0 && (!fresh || !is_known(&p->answers, range_of(answers.rows))))
+        keep(&p->answers, answers, (pace_work){0}, ms);
 }
+
+double pace_answers_ms(const pace *p)
+{
+    line l = fit_answers(p);
+    return l.known ? time_of(&l, p->last) : 0;
+}
+
+/* ---- Choosing ----------------------------------------------------------------------------- */
 
 double pace_budget_ms(const pace *p, double gap_ms)
 {
-    return fmax(gap_ms - p->answers_ms, least_share * p->answers_ms);
+    double answers_ms = pace_answers_ms(p);
+    return fmax(gap_ms - answers_ms, answers_ms);
 }
 
-/* Of parts in range k: measured, or that of the nearest narrower one, which costs no less, or of
- * the nearest wider one. 0: nothing is measured. */
-static double row_ms(const pace *p, int32_t k)
+/* The most rows whose time is within the budget; 0: not even one. */
+static int32_t rows_within(const line *l, int32_t most, int64_t before, double budget_ms)
 {
-    for (int32_t i = k; i >= 0; i--)
-        if (is_measured(p, i))
-            return p->range[i].row_ms;
-    for (int32_t i = k + 1; i < PACE_RANGES; i++)
-        if (is_measured(p, i))
-            return p->range[i].row_ms;
-    return 0;
-}
-
-static int32_t rows_within(const pace *p, int32_t most, double budget_ms)
-{
-    for (int32_t k = range_of(most); k >= 0; k--) {
-        int32_t hi = most < 1 << k ? most : 1 << k, lo = k ? (1 << (k - 1)) + 1 : 1;
-        double fit = budget_ms / row_ms(p, k);
-        int32_t n = fit < hi ? (int32_t)fit : hi;
-        if (n >= lo)
-            return n;
+    int32_t lo = 0, hi = most;
+    while (lo < hi) {
+        int32_t n = lo + (hi - lo + 1) / 2;
+        if (time_of(l, pace_rows_at(n, before)) <= budget_ms)
+            lo = n;
+        else
+            hi = n - 1;
     }
-    return 0;
+    return lo;
 }
 
-int32_t pace_rows(const pace *p, int32_t most, double budget_ms)
+static int32_t widest(const pace_times *t)
 {
-    int32_t least = most < ROWS_LEAST ? most : ROWS_LEAST;
-    double least_ms = least * row_ms(p, range_of(least));
+    int32_t most = 0;
+    for (int r = 0; r < PACE_RANGES; r++)
+        for (int k = 0; k < PACE_KEPT; k++)
+            if (t->of[r][k].ms > 0 && t->of[r][k].w.rows > most)
+                most = t->of[r][k].w.rows;
+    return most;
+}
+
+int32_t pace_rows(const pace *p, int32_t most, int64_t before, double budget_ms)
+{
+    int32_t least = most < ROWS_LEAST ? most : ROWS_LEAST, n = p->last_prompts;
     if (most <= 0)
         return 0;
-    if (least_ms <= 0)
+    if (!n)
         return most < ROWS_UNMEASURED ? most : ROWS_UNMEASURED;
-    int32_t n = rows_within(p, most, fmax(budget_ms, nearly_free * least_ms));
+    int64_t grown = (int64_t)GROWTH * widest(&p->prompts);
+    int32_t bound = grown < most ? (int32_t)grown : most;
+    const line answers = fit_answers(p), few = fit(&p->prompts, least, &answers);
+    const double least_ms = time_of(&few, pace_rows_at(least, before));
+    for (int i = 0; i < 2; i++) { /* the second fit is about the width that the first one gives */
+        line l = fit(&p->prompts, n, &answers);
+        n = rows_within(&l, bound, before, fmax(budget_ms, nearly_free * least_ms));
+        n = n > least ? n : least;
+    }
     if (n < most && n > 2 * ROWS_STEP)
         n -= n % ROWS_STEP;
-    return n > least ? n : least;
+    return n;
 }

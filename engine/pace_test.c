@@ -1,136 +1,191 @@
 /* pace_test.c - how many prompt rows go beside answers, of times that are made up. */
-#include "engine/batch_int.h"
 #include "engine/pace.h"
-#include "tests/answers.h"
+#include "base/rng.h"
 #include "tests/test.h"
-#include "tests/toy_model.h"
 
-/* A device on which a part of n rows takes fixed + n * row milliseconds beside answers. */
+#include <math.h>
+
+enum { GAP_MS = 12, MOST = 2048, ANSWERS = 16 };
+
+/* A device on which n rows of prompts take fixed + n * row milliseconds beside answers, and `keys`
+ * for a million keys before them. */
 typedef struct made_up {
-    double answers, fixed, row;
+    double answers, fixed, row, keys;
+    bool mixed;    /* one pass has both kinds of rows */
+    int32_t tile;  /* rows are computed in tiles; 0: one by one */
+    double jitter; /* times are up to so much longer */
+    double held;   /* the share of passes that take twenty times as long */
 } made_up;
 
-/* Many passes, each as wide as the last times allow; gives the rows that it ends with. */
-static int32_t settle(pace *p, const made_up *d, int32_t most, double gap)
+static double prompt_ms(const made_up *d, int32_t n, int64_t before)
+{
+    double rows = d->tile ? ceil((double)n / d->tile) * d->tile : n;
+    return d->fixed + rows * d->row + d->keys * 1e-6 * pace_rows_at(n, before).keys;
+}
+
+static double noise(const made_up *d, uint64_t *rng)
+{
+    double x = 1 + d->jitter * rng_unit(rng);
+    return rng_unit(rng) < d->held ? 20 * x : x;
+}
+
+/* A part as wide as the last times allow, beside answers. Gives its rows. */
+static int32_t one_part(pace *p, const made_up *d, int64_t before, uint64_t *rng)
+{
+    const pace_work answers = pace_rows_at(ANSWERS, 600);
+    int32_t n = pace_rows(p, MOST, before, pace_budget_ms(p, GAP_MS));
+    const pace_work w = pace_rows_at(n, before);
+    double ms = prompt_ms(d, n, before);
+    pace_measure(p, answers, (pace_work){0}, d->answers * noise(d, rng), false);
+    if (d->mixed)
+        pace_measure(p, answers, w, (d->answers + ms) * noise(d, rng), false);
+    else
+        pace_measure(p, (pace_work){0}, w, ms * noise(d, rng), true);
+    return n;
+}
+
+static int32_t settle(pace *p, const made_up *d, int n_parts, int64_t before, uint64_t *rng)
 {
     int32_t n = 0;
-    for (int i = 0; i < 40; i++) {
-        pace_measure(p, 4, 0, d->answers, false);
-        n = pace_rows(p, most, pace_budget_ms(p, gap));
-        pace_measure(p, 4, n, d->answers + d->fixed + n * d->row, false);
-    }
+    for (int i = 0; i < n_parts; i++)
+        n = one_part(p, d, before, rng);
     return n;
+}
+
+static double gap_of(const made_up *d, int32_t n, int64_t before)
+{
+    return d->answers + prompt_ms(d, n, before);
 }
 
 TEST(pace_keeps_the_gap_between_tokens)
 {
-    static const made_up devices[] = {{2, 0, 0.02}, {6, 1, 0.01}, {3, 4, 0.005}, {1, 0.2, 0.5}};
-    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+    static const made_up devices[] = {{.answers = 2, .row = 0.02},
+                                      {.answers = 5, .fixed = 1, .row = 0.01},
+                                      {.answers = 3, .fixed = 3, .row = 0.005, .tile = 64},
+                                      {.answers = 1, .fixed = 0.2, .row = 0.5},
+                                      {.answers = 5, .fixed = 2, .row = 0.03, .keys = 1},
+                                      {.answers = 2, .fixed = 0.3, .row = 0.02, .keys = 2}};
+    for (int i = 0; i < 4 * (int)(sizeof devices / sizeof *devices); i++) {
+        made_up d = devices[i / 4];
+        uint64_t rng = test_seed() + (uint64_t)i;
         pace p = {0};
-        const made_up *d = &devices[i];
-        int32_t n = settle(&p, d, 2048, 12);
-        double gap = d->answers + d->fixed + n * d->row;
-        CHECK_MSG(gap <= 12.5, "device %d: %d rows, %g ms", (int)i, n, gap);
-        CHECK_MSG(gap >= 8, "device %d: only %d rows, %g ms", (int)i, n, gap);
+        d.mixed = i % 2;
+        d.jitter = i / 2 % 2 ? 0.1 : 0;
+        d.held = i / 2 % 2 ? 0.05 : 0;
+        for (int deep = 0; deep < 2; deep++) {
+            int64_t before = deep ? 20000 : 500;
+            int n_late = 0;
+            settle(&p, &d, 12, before, &rng);
+            for (int k = 0; k < 100; k++) {
+                int32_t n = one_part(&p, &d, before, &rng);
+                double gap = gap_of(&d, n, before);
+                n_late += gap > GAP_MS + 1;
+                CHECK_MSG(gap <= GAP_MS + 2 && gap >= 7, "device %d, depth %d: %d rows, %g ms", i,
+                          (int)before, n, gap);
+            }
+            CHECK_MSG(n_late <= 10, "device %d, depth %d: %d of 100 late", i, (int)before, n_late);
+        }
     }
 }
 
-/* Answers that take longer than the gap leave half of their time to prompts. */
+/* Deep rows cost more, and the first part that is deep is cut for that already. */
+TEST(pace_knows_what_keys_cost)
+{
+    const made_up d = {.answers = 2, .fixed = 1, .row = 0.02, .keys = 2};
+    uint64_t rng = test_seed();
+    pace p = {0};
+    for (int64_t before = 0; before < 4000; before += 400)
+        settle(&p, &d, 4, before, &rng);
+    int32_t n = one_part(&p, &d, 20000, &rng);
+    double gap = gap_of(&d, n, 20000);
+    CHECK_MSG(gap > 7 && gap < 14, "%d rows, %g ms", n, gap);
+}
+
+/* Slow answers leave prompts as much time as they take. */
 TEST(pace_lets_prompts_go_on_beside_slow_answers)
 {
-    pace p = {0};
-    const made_up d = {100, 0, 1};
-    int32_t n = settle(&p, &d, 512, 12);
-    CHECK_MSG(n >= 32 && n <= 50, "%d rows", n);
-    pace q = {0};
-    const made_up slow = {100, 0, 50};
-    n = settle(&q, &slow, 512, 12);
-    CHECK_MSG(n >= 8 && n <= 10, "%d rows", n);
+    for (int mixed = 0; mixed < 2; mixed++) {
+        const made_up d = {.answers = 100, .row = 1, .mixed = mixed};
+        const made_up slow = {.answers = 100, .row = 50, .mixed = mixed};
+        uint64_t rng = test_seed();
+        pace p = {0}, q = {0};
+        int32_t n = settle(&p, &d, 40, 100, &rng);
+        CHECK_MSG(n >= 90 && n <= 101, "%d rows", n);
+        n = settle(&q, &slow, 40, 100, &rng);
+        CHECK_MSG(n >= 8 && n <= 16, "%d rows", n);
+    }
 }
 
 /* Where the fixed part alone is beyond the budget, fewer rows would save nothing. */
 TEST(pace_takes_rows_that_are_nearly_free)
 {
+    const made_up d = {.answers = 5, .fixed = 12, .row = 0.033};
+    uint64_t rng = test_seed();
     pace p = {0};
-    const made_up d = {2, 30, 0.01};
-    CHECK(settle(&p, &d, 512, 12) > 16);
+    int32_t n = settle(&p, &d, 40, 500, &rng);
+    CHECK_MSG(n >= 50 && n <= 224, "%d rows", n);
 }
 
-TEST(pace_forgets_an_accident)
+/* One pass was held up: parts stay as wide as they were. A device that has become slow is another
+ * matter: after a few passes parts are narrow. */
+TEST(pace_tells_an_accident_from_a_slow_device)
+{
+    const made_up d = {.answers = 2, .fixed = 1, .row = 0.02};
+    const made_up slower = {.answers = 2, .fixed = 3, .row = 0.06};
+    uint64_t rng = test_seed();
+    pace p = {0};
+    int32_t n = settle(&p, &d, 40, 500, &rng);
+    for (int i = 0; i < 3; i++) {
+        pace_measure(&p, (pace_work){0}, pace_rows_at(n, 500), 500, true);
+        pace_measure(&p, pace_rows_at(ANSWERS, 600), (pace_work){0}, 500, false);
+        int32_t now = pace_rows(&p, MOST, 500, pace_budget_ms(&p, GAP_MS));
+        CHECK_MSG(now > n * 8 / 10 && now <= n * 11 / 10, "%d rows, then %d", n, now);
+        settle(&p, &d, 10, 500, &rng);
+    }
+    n = settle(&p, &slower, 30, 500, &rng);
+    CHECK_MSG(gap_of(&slower, n, 500) < 13.5, "%d rows", n);
+}
+
+/* A part that is much wider than any before might take any time. */
+TEST(pace_widens_by_steps)
 {
     pace p = {0};
-    const made_up d = {2, 0, 0.02};
-    int32_t n = settle(&p, &d, 512, 12);
-    pace_measure(&p, 4, n, 500, false);
-    CHECK(pace_rows(&p, 512, 10) < n);
-    for (int i = 0; i < 20; i++)
-        settle(&p, &d, 512, 12);
-    CHECK(settle(&p, &d, 512, 12) >= n);
+    pace_measure(&p, (pace_work){0}, pace_rows_at(32, 0), 0.01, true);
+    CHECK_EQ(pace_rows(&p, MOST, 0, 1000), 128);
+    pace_measure(&p, (pace_work){0}, pace_rows_at(128, 0), 0.02, true);
+    CHECK_EQ(pace_rows(&p, MOST, 0, 1000), 512);
+    CHECK_EQ(pace_rows(&p, 300, 0, 1000), 300);
 }
 
 TEST(pace_of_nothing_measured_and_of_few_rows)
 {
+    const pace_work none = {0};
     pace p = {0};
-    CHECK_EQ(pace_rows(&p, 512, 10), 32);
-    CHECK_EQ(pace_rows(&p, 5, 10), 5);
-    CHECK_EQ(pace_rows(&p, 0, 10), 0);
-    CHECK_EQ(pace_rows(&p, -3, 10), 0);
-    CHECK(pace_budget_ms(&p, 12) == 12);
-    pace_measure(&p, 0, 64, -1, false);
-    pace_measure(&p, 0, 0, 1e300 * 1e300, false);
-    CHECK(!p.n_measured && p.answers_ms == 0);
-    pace_measure(&p, 0, 64, 64, false); /* prompts that have passes of their own */
-    CHECK_EQ(pace_rows(&p, 512, 40), 40);
-    CHECK_EQ(pace_rows(&p, 3, 40), 3);
-    for (int i = 0; i < 3; i++)
-        pace_measure(&p, 0, 64, 6400, true); /* the first of a shape does not count again */
-    CHECK_EQ(pace_rows(&p, 512, 40), 40);
+    CHECK_EQ(pace_rows(&p, 512, 0, 10), 32);
+    CHECK_EQ(pace_rows(&p, 5, 0, 10), 5);
+    CHECK_EQ(pace_rows(&p, 0, 0, 10), 0);
+    CHECK_EQ(pace_rows(&p, -3, 0, 10), 0);
+    CHECK(pace_budget_ms(&p, 12) == 12 && pace_answers_ms(&p) == 0);
+    pace_measure(&p, none, pace_rows_at(64, 0), -1, false);
+    pace_measure(&p, pace_rows_at(1, 5), none, HUGE_VAL, false);
+    pace_measure(&p, none, none, 5, false);
+    CHECK(!p.prompts.n && !p.answers.n);
+    pace_measure(&p, none, pace_rows_at(64, 0), 64, false);
+    CHECK_EQ(pace_rows(&p, 3, 0, 1e-9), 3);
+    int32_t n = pace_rows(&p, 512, 0, 0);
+    CHECK_MSG(n >= 8 && n <= 32, "%d rows", n);
 }
 
-static int n_waits;
-
-static void count_wait(device *d)
+/* A recorded pass has a first time that says nothing of the later ones. */
+TEST(pace_skips_the_first_pass_of_a_shape)
 {
-    (void)d;
-    n_waits++;
-}
-
-/* A device that works on its own is waited for in passes with prompts beside answers, and in no
- * others. Passes that nobody waited for are not measured. */
-TEST(pace_waits_for_a_device_that_works_on_its_own)
-{
-    AUTO_MODEL *m = toy_model_open(NULL, NULL);
-    const carat_batch_options o = {.session = {.n_ctx = 512, .chunk = 32}, .n_slots = 2};
-    static question q[2];
-    static answer got[2];
-    carat_error e = {0};
-    carat_batch *b;
-    m->dev->wait = count_wait;
-    n_waits = 0;
-    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
-    for (int i = 0; i < 2; i++) {
-        q[i].n = 100;
-        for (int64_t k = 0; k < q[i].n; k++)
-            q[i].ids[k] = 20 + (int32_t)k * (i + 1) % 150;
-        q[i].o.max_tokens = i ? 3 : 40;
-        carat_sampling_default(m, &q[i].o.sampling);
-        q[i].o.sampling.temperature = 0;
-        q[i].o.sampling.ignore_eog = true;
-    }
-    answer_submit(b, &q[0], &got[0]);
-    while (!got[0].n)
-        CHECK(carat_batch_step(b));
-    for (int i = 0; i < 3; i++)
-        CHECK(carat_batch_step(b));
-    CHECK(!n_waits && !b->pace.n_measured && b->pace.answers_ms == 0);
-    answer_submit(b, &q[1], &got[1]);
-    CHECK(carat_batch_step(b));
-    CHECK_EQ(n_waits, 1);
-    while (carat_batch_step(b))
-        ;
-    CHECK(n_waits > 1 && b->pace.answers_ms == 0);
-    CHECK_EQ(b->pace.n_measured, n_waits);
-    CHECK_OK(got[1].st, got[1].e);
-    carat_batch_close(b);
-    m->dev->wait = NULL;
+    const pace_work one = pace_rows_at(1, 100), none = {0};
+    pace p = {0};
+    pace_measure(&p, one, none, 50, true); /* better than nothing */
+    CHECK(fabs(pace_answers_ms(&p) - 50) < 1);
+    for (int i = 0; i < PACE_KEPT; i++)
+        pace_measure(&p, one, none, 2, false);
+    for (int i = 0; i < PACE_KEPT; i++)
+        pace_measure(&p, one, none, 50, true);
+    CHECK_MSG(fabs(pace_answers_ms(&p) - 2) < 0.1, "%g", pace_answers_ms(&p));
 }

@@ -3,7 +3,7 @@
     ./carat synth 26b-a4b m.gguf --vocab models/demo.gguf --full-vocab
     ./carat serve -m m.gguf --parallel 16 --ctx 4096 --checkpoint-mb 0 --log off &
     python3 tools/server_load.py http://127.0.0.1:8080 [--clients 1,4,16] [--prompt 512]
-                                 [--tokens 256] [--seconds 15]
+                                 [--tokens 256] [--seconds 15] [--csv]
 
 Prompts are random token ids, so nothing is in a cache; answers have --tokens tokens.
 
@@ -15,79 +15,106 @@ Prompts are random token ids, so nothing is in a cache; answers have --tokens to
                different times. Tokens/s of answers beside prompts, the time to the first token (TTFT)
                and between tokens, at the median and the 99th percentile
 
-Prints a table, and the ratio of each rate to that of one client.
+Prints a table, and the ratio of each rate to that of one client; with --csv lines without ratios.
+`together` is to be compared with `carat bench -p 0 -n TOKENS -d PROMPT -s CLIENTS`: both then have the
+same keys before their tokens. One thread has all clients, and takes some 5 us of a token: with a thread
+each they waited for each other, and 64 of them were the slower end.
 """
 import argparse
-import http.client
 import json
 import random
+import selectors
+import socket
 import statistics
-import threading
 import time
 import urllib.parse
+import urllib.request
 
 
 def get(path):
-    c = http.client.HTTPConnection(URL.hostname, URL.port, timeout=120)
-    c.request("GET", path)
-    return json.loads(c.getresponse().read())
+    with urllib.request.urlopen(f"http://{URL.hostname}:{URL.port}{path}", timeout=120) as r:
+        return json.loads(r.read())
 
 
-def ask(rng, until=None):
-    """Times of the request and of each token. A stream has an event per token."""
-    body = {"prompt": [rng.randrange(300, 2000) for _ in range(o.prompt)], "max_tokens": o.tokens,
-            "temperature": o.temperature, "ignore_eos": True, "stream": True, "seed": 1}
-    c = http.client.HTTPConnection(URL.hostname, URL.port, timeout=120)
-    start, came = time.perf_counter(), []
-    c.request("POST", "/v1/completions", json.dumps(body))
-    r = c.getresponse()
-    if r.status != 200:
-        raise SystemExit(f"{r.status}: {r.read().decode()[:500]}")
-    for line in r:
-        if line.startswith(b"data: {"):
-            came.append(time.perf_counter())
-            if b'"error"' in line:
-                raise SystemExit(line.decode())
-        if until and time.perf_counter() > until:
-            break
-    c.close()
-    return start, came[:-1] if not until else came  # the last event says why it ended
+class Ask:
+    """A request that streams, and when its tokens came. A stream has an event per token."""
+
+    MARK = b"\ndata: {"
+
+    def __init__(self, selector, rng):
+        body = json.dumps({"prompt": [rng.randrange(300, 2000) for _ in range(o.prompt)],
+                           "max_tokens": o.tokens, "temperature": o.temperature, "ignore_eos": True,
+                           "stream": True, "seed": 1}).encode()
+        head = (f"POST /v1/completions HTTP/1.1\r\nHost: {URL.hostname}:{URL.port}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n")
+        self.selector, self.came, self.over, self.first, self.tail = selector, [], False, b"", b""
+        self.start = time.perf_counter()
+        self.socket = socket.create_connection((URL.hostname, URL.port), timeout=120)
+        self.socket.sendall(head.encode() + body)
+        self.socket.setblocking(False)
+        selector.register(self.socket, selectors.EVENT_READ, self)
+
+    def read(self):
+        new, now = self.socket.recv(1 << 16), time.perf_counter()
+        if len(self.first) < 12:
+            self.first += new[:2000]
+            if len(self.first) >= 12 and self.first[9:12] != b"200":
+                raise SystemExit(self.first.decode(errors="replace"))
+        if b'"error"' in new:
+            raise SystemExit(new.decode(errors="replace"))
+        self.tail += new
+        self.came += [now] * self.tail.count(self.MARK)
+        self.tail = self.tail[1 - len(self.MARK):]
+        if not new:
+            self.came = self.came[:-1]  # the last event says why it ended
+            self.close()
+
+    def close(self):
+        if not self.over:
+            self.selector.unregister(self.socket)
+            self.socket.close()
+        self.over = True
 
 
-def in_threads(n, work):
-    out, threads = [None] * n, []
-    for i in range(n):
-        threads.append(threading.Thread(target=lambda i=i: out.__setitem__(i, work(i))))
-        threads[-1].start()
-    for t in threads:
-        t.join()
-    assert all(x is not None for x in out), "a client failed"
-    return out
+def drive(starts, rng_of, until=None):
+    """Client i asks at starts[i]; with `until` again and again, until then. Gives all that was asked."""
+    asked, at_work = [], {}
+    with selectors.DefaultSelector() as selector:
+        while at_work or starts:
+            now = time.perf_counter()
+            if until and now > until:
+                break
+            for i in [i for i, t in starts.items() if t <= now]:
+                del starts[i]
+                at_work[i] = Ask(selector, rng_of(i))
+                asked.append(at_work[i])
+            wait = min([t - now for t in starts.values()] + [until - now if until else 120])
+            for key, _ in selector.select(max(wait, 0)):
+                key.data.read()
+            for i in [i for i, a in at_work.items() if a.over]:
+                del at_work[i]
+                if until:
+                    starts[i] = 0
+        for a in at_work.values():
+            a.close()
+    return asked
 
 
 def together(n, round_no):
-    runs = in_threads(n, lambda i: ask(random.Random(1000 * round_no + i)))
-    begin, end = max(came[0] for _, came in runs), min(came[-1] for _, came in runs)
-    inside = sum(sum(begin < t <= end for t in came) for _, came in runs)
-    return inside / (end - begin) if end > begin else 0, [came[0] - start for start, came in runs]
+    runs = drive(dict.fromkeys(range(n), 0), lambda i: random.Random(1000 * round_no + i))
+    begin, end = max(a.came[0] for a in runs), min(a.came[-1] for a in runs)
+    inside = sum(sum(begin < t <= end for t in a.came) for a in runs)
+    return inside / (end - begin) if end > begin else 0, [a.came[0] - a.start for a in runs]
 
 
 def load(n):
     begin = time.perf_counter() + 0.2
-    until = begin + o.seconds
-
-    def client(i):
-        rng, runs = random.Random(77 + i), []
-        time.sleep(0.2 + i / n * o.tokens / 100)
-        while time.perf_counter() < until:
-            runs.append(ask(rng, until))
-        return runs
-
-    runs = [r for one in in_threads(n, client) for r in one]
+    until, rngs = begin + o.seconds, [random.Random(77 + i) for i in range(n)]
+    runs = drive({i: begin + i / n * o.tokens / 100 for i in range(n)}, rngs.__getitem__, until)
     third = begin + o.seconds / 3  # by then all of them are at it
-    rate = sum(sum(third < t <= until for t in came) for _, came in runs) / (until - third)
-    first = [came[0] - start for start, came in runs if came and start > third]
-    gaps = [b - a for _, came in runs for a, b in zip(came, came[1:]) if a > third]
+    rate = sum(sum(third < t <= until for t in a.came) for a in runs) / (until - third)
+    first = [a.came[0] - a.start for a in runs if a.came and a.start > third]
+    gaps = [b - a for r in runs for a, b in zip(r.came, r.came[1:]) if a > third]
     return rate, first, gaps
 
 
@@ -97,17 +124,25 @@ def at(values, share):
 
 
 def main():
-    ask(random.Random(0))  # warm
+    drive({0: 0}, random.Random)  # warm
     slots = len(get("/slots"))
-    print(f"{get('/v1/models')['data'][0]['id']}: {slots} slots; prompts of {o.prompt}, answers of {o.tokens} "
-          f"tokens, temperature {o.temperature:g}; ms")
-    print("clients | together tok/s (median) ratio | TTFT p50   p99 | load tok/s ratio |  TTFT p50    p99    n |"
-          " token p50   p99")
+    if o.csv:
+        print("clients,together,together_median,ttft_p50,ttft_p99,load,load_ttft_p50,load_ttft_p99,n,gap_p50,gap_p99")
+    else:
+        print(f"{get('/v1/models')['data'][0]['id']}: {slots} slots; prompts of {o.prompt}, answers of {o.tokens} "
+              f"tokens, temperature {o.temperature:g}; ms")
+        print("clients | together tok/s (median) ratio | TTFT p50   p99 | load tok/s ratio |  TTFT p50    p99    n |"
+              " token p50   p99")
     one = None
     for n in map(int, o.clients.split(",")):
         rounds = [together(n, k) for k in range(3)]
         rates, firsts = [r for r, _ in rounds], [t for _, f in rounds for t in f]
         rate, first, gaps = load(n)
+        if o.csv:
+            print(f"{n},{max(rates):.1f},{statistics.median(rates):.1f},{at(firsts, .5):.1f},{at(firsts, .99):.1f},"
+                  f"{rate:.1f},{at(first, .5):.1f},{at(first, .99):.1f},{len(first)},{at(gaps, .5):.2f},"
+                  f"{at(gaps, .99):.2f}", flush=True)
+            continue
         one = one or (max(rates), rate)
         print(f"{n:7} | {max(rates):14.1f} {statistics.median(rates):9.1f} {max(rates) / one[0]:5.2f} |"
               f" {at(firsts, .5):8.0f} {at(firsts, .99):5.0f} | {rate:10.1f} {rate / one[1]:5.2f} |"
@@ -123,6 +158,7 @@ if __name__ == "__main__":
     p.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
     p.add_argument("--seconds", type=float, default=15, help="of load for each number of clients")
     p.add_argument("--temperature", type=float, default=0)
+    p.add_argument("--csv", action="store_true", help="a line of numbers for each number of clients")
     o = p.parse_args()
     URL = urllib.parse.urlparse(o.url)
 

@@ -167,8 +167,8 @@ static bool take_turns(server *s, int32_t *n_busy)
             forget(s, m);
             continue;
         }
-        int64_t stall = s->o->stall_ms;
-        carat_batch_share(m->batch, others ? (int32_t)(stall > others ? stall / others : 1) : 0);
+        int64_t gap = s->o->token_gap_ms;
+        carat_batch_share(m->batch, others && gap ? (int32_t)(gap > others ? gap / others : 1) : 0);
         m->busy = carat_batch_step(m->batch);
         busy += m->busy;
         tell_pool(m);

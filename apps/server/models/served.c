@@ -229,7 +229,7 @@ static status load(served *m, const served_ask *ask, err *e)
         .session = {.n_ctx = o->n_ctx ? (int32_t)o->n_ctx : ask->n_ctx, .chunk = (int32_t)o->chunk},
         .n_slots = (int32_t)o->parallel,
         .queue_max = (int32_t)o->queue,
-        .stall_ms = (int32_t)o->stall_ms};
+        .gap_ms = o->token_gap_ms ? (int32_t)o->token_gap_ms : -1};
     device_options_apply(&o->where, &mo);
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# What `carat serve` gives of a GPU, as markdown: answers side by side against those of `carat bench`,
+# prompts beside answers, and what parts of prompts take, which bounds the gap between tokens.
+#
+#     bench/server_table.sh [DIR [MODEL]]
+#
+# DIR (default /dev/shm) holds the model file, which `carat synth` makes with words when it is missing:
+# MODEL is 26b-a4b, 17 GB. CARAT names the program (default build/cuda/carat), DEVICE the device
+# (default cuda), SECONDS_OF_LOAD the time of each load (default 8). On an H200 it takes two minutes.
+# Both sides have the same keys: prompts of 512 tokens, answers of 256.
+set -euo pipefail
+dir=${1:-/dev/shm}
+name=${2:-26b-a4b}
+carat=${CARAT:-build/cuda/carat}
+device=${DEVICE:-cuda}
+seconds=${SECONDS_OF_LOAD:-8}
+here=$(dirname "$0")
+# shellcheck source=bench/cuda_runs.sh
+. "$here/cuda_runs.sh"
+
+model=$dir/$name-words.gguf
+work=$(mktemp -d)
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
+[ -e "$model" ] || "$carat" synth "$name" "$model" --vocab "$here/../models/demo.gguf" --full-vocab >&2
+
+"$carat" bench --device "$device" -m "$model" -p 8,32,64,128,256,512 -n 256 -d 512 -s 4,16,64 -r 2 --json \
+    >"$work/bench.json"
+tests <"$work/bench.json" >"$work/bench"
+
+# load CLIENTS OPTION...: the lines of server_load.py against a server with these options.
+load() {
+    local clients=$1 url
+    shift
+    : >"$work/log"
+    "$carat" serve --device "$device" -m "$model" --parallel 64 --ctx 1024 --port 0 "$@" >"$work/log" 2>&1 &
+    server=$!
+    until url=$(grep -om1 'http://[^ ]*:[0-9]*' "$work/log"); do
+        kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
+        sleep 0.2
+    done
+    until curl -sf "$url/health" >"$work/health"; do
+        kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
+        sleep 0.2
+    done
+    python3 "$here/../tools/server_load.py" "$url" --clients "$clients" --prompt 512 --tokens 256 \
+        --seconds "$seconds" --csv | tail -n +2
+    kill "$server"
+    wait "$server" || true
+    server=
+}
+load 4,16,64 >"$work/load"
+load 16 --token-gap 0 >"$work/whole"
+
+echo "$("$carat" version), $(gpu_line), $(date -u +%F); $name, prompts of 512, answers of 256 tokens"
+echo
+echo "| answers side by side | carat bench, tokens/s | carat serve | share | must |"
+echo "| --- | --- | --- | --- | --- |"
+awk -F'[ ,]' 'FNR == NR { if ($1 ~ /^x/) batch[substr($1, 2)] = $3; next }
+    { share = $2 / batch[$1]
+      printf "| %d | %.0f | %.0f | %.3f | 0.97 %s |\n", $1, batch[$1], $2, share, share >= 0.97 ? "met" : "missed" }' \
+    "$work/bench" "$work/load"
+echo
+echo "| clients that ask again and again | tokens/s | first token, ms: median, 99 % | between tokens, ms: median, 99 % | must |"
+echo "| --- | --- | --- | --- | --- |"
+awk -F, 'FNR == 1 { file++ }
+    { must = $1 != 16 || file > 1 ? "" : sprintf("2600 %s; 14 ms %s", $6 >= 2600 ? "met" : "missed", $11 <= 14 ? "met" : "missed")
+      printf "| %d%s | %.0f | %.0f, %.0f | %.2f, %.2f | %s |\n", $1, file > 1 ? ", --token-gap 0" : "", $6, $7, $8, $10, $11, must }' \
+    "$work/load" "$work/whole"
+echo
+echo "| rows of a part of a prompt | ms |"
+echo "| --- | --- |"
+awk '$1 ~ /^p/ { printf "| %d | %.2f |\n", substr($1, 2), $5 / 1e6 }' "$work/bench"
