@@ -86,6 +86,9 @@ typedef struct weight {
     const char *name; /* of the tensor; owned by the model */
     num_type type;
     int32_t n_in, n_out, n_mat;
+    /* Of experts of which a rank has some, which follow each other: the number of its first. Ops
+     * leave out pairs of a row with another expert; their results are zero (device.some_experts) */
+    int32_t first_mat;
     const void *data;
     size_t row_bytes, mat_bytes, n_bytes;
     const float *factor; /* [n_mat]: of each matrix as a whole, in products; NULL: 1. NVFP4 alone */
@@ -115,6 +118,13 @@ typedef struct weight {
 static inline const void *weight_row(const weight *w, int32_t k, int64_t row)
 {
     return (const char *)w->data + (size_t)k * w->mat_bytes + (size_t)row * w->row_bytes;
+}
+
+/* Which of w's matrices expert `id` is; -1: w does not have it. */
+static inline int32_t weight_expert(const weight *w, int32_t id)
+{
+    const int32_t k = id - w->first_mat;
+    return k >= 0 && k < w->n_mat ? k : -1;
 }
 
 static inline float weight_factor(const weight *w, int32_t k)

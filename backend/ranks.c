@@ -195,16 +195,18 @@ static mat copy_tiles(pass *p, mat x, int32_t n_tiles, int32_t first, int32_t n)
 }
 
 /* The inputs of a segment: columns of every row, or of every tile of every row. Of experts they are
- * a matrix of their own (ranks_moe_glu). */
+ * a matrix of their own (ranks_moe_glu). Segments of whole experts have the same. */
 static mat inputs_of(pass *p, const cut_product *c, int32_t segment)
 {
     mat x = c->x;
     const int32_t n = c->w->segment[segment].n_in, tiles = c->w->n_tiles;
     int64_t first = 0;
+    if (n == x.cols)
+        return x;
     for (int32_t i = 0; i < segment; i++)
         first += c->w->segment[i].n_in;
     if (tiles > 1)
-        return n == x.cols ? x : copy_tiles(p, x, tiles, (int32_t)first / tiles, n / tiles);
+        return copy_tiles(p, x, tiles, (int32_t)first / tiles, n / tiles);
     x.cols = n;
     if (c->r) {
         first *= (int64_t)x.rows * x.heads;

@@ -287,7 +287,14 @@ static status place_ranks(carat_model *m, int32_t n, err *e)
         return err_set(e, E_UNSUPPORTED,
                        "--split tensor: %s cannot be a rank yet, CPU devices alone can",
                        m->dev->name);
-    return model_split(&m->core, m->other, n, e);
+    status st = model_split(&m->core, m->other, n, e);
+    for (int32_t i = 0; i < n && !st; i++)
+        if (m->core.some_experts && !model_device(m, i)->some_experts)
+            st = err_set(e, E_UNSUPPORTED,
+                         "--split tensor: the hidden units of %s's experts are too few to be cut, "
+                         "and %s does not compute with some of the experts",
+                         m->core.name, model_device(m, i)->name);
+    return st;
 }
 
 /* The stages beside the main device, which is open. */

@@ -89,12 +89,13 @@ static double distance(const float *a, const float *b, size_t n)
 static void same_on_any_number(const char *path, const prompt *t, double near)
 {
     const int32_t chunks[] = {7, 64, 1};
-    size_t n = 2 * (size_t)t->n_vocab;
-    float *one = mem_calloc(n, sizeof *one), *more = mem_calloc(n, sizeof *more);
     carat_error e = {0};
     carat_model *whole, *m[RANKS];
-    CHECK(one && more);
     CHECK_OK(carat_model_open(path, &(carat_model_options){.device = "cpu"}, &whole, &e), e);
+    CHECK_EQ(t->n_vocab, whole->core.n_vocab);
+    size_t n = 2 * (size_t)t->n_vocab;
+    float *one = mem_calloc(n, sizeof *one), *more = mem_calloc(n, sizeof *more);
+    CHECK(one && more);
     for (int32_t r = 0; r < RANKS; r++)
         m[r] = open_split(path, r + 1);
     for (int i = 0; i < test_trials(3); i++) {
@@ -131,6 +132,28 @@ PLAIN_TEST(tensor_splits_of_mixtures_compute_the_same)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         same_on_any_number(made(sizes[i], "f32"), &(prompt){N_PROMPT, i < 2 ? 320 : 512, ids},
                            0.01);
+}
+
+/* Hidden units of one to three blocks are not cut: ranks have some of the experts, and a shared
+ * expert whole. */
+PLAIN_TEST(tensor_splits_by_whole_experts_compute_the_same)
+{
+    static const struct {
+        const char *size, *type;
+        int32_t n_vocab;
+    } of[] = {{"tiny-wide", "q8_0", 512},
+              {"tiny-qwen3moe", "q8_0", 512},
+              {"tiny-qwen35moe-keys", "q8_0", 320},
+              {"tiny-gpt-oss", "mxfp4", 512}};
+    int32_t ids[N_PROMPT];
+    random_prompt(ids, N_PROMPT, 320);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const char *path = made(of[i].size, of[i].type);
+        carat_model *m = open_split(path, 1);
+        CHECK_MSG(m->core.some_experts, "%s in %s", of[i].size, of[i].type);
+        carat_model_close(m);
+        same_on_any_number(path, &(prompt){N_PROMPT, of[i].n_vocab, ids}, 0.1);
+    }
 }
 
 /* Layers with states: uneven key heads, three tiles of values; two tiles, and experts beside. */
@@ -492,10 +515,6 @@ TEST(what_a_tensor_split_cannot_do_is_refused)
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_layers = 1}, "--gpu-layers");
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_split = "1,1"}, "--gpu-split");
     refused(dense, (carat_model_options){.device = "cpu,cpu,cpu,cpu,cpu"}, "at most 4");
-    refused(made("tiny-wide", "q8_0"), (carat_model_options){.device = "cpu,cpu"},
-            "_exps.weight cannot be divided");
     refused(made("tiny-qwen35", "f32"), (carat_model_options){.device = "cpu,cpu"},
             "2 key heads for 6 value heads, expected 4 or more");
-    refused(made("tiny-qwen3", "q8_0"), (carat_model_options){.device = "cpu,cpu"},
-            "are not 4 or more blocks of 32");
 }

@@ -55,9 +55,9 @@ static const qwen35_shape sizes[] = {
     {TINY, .name = "tiny-qwen35", .n_ff = 96},
     {TINY, .name = "tiny-qwen35moe", .n_ff = 48, .n_expert = 8, .n_used = 2, .n_ff_exp = 32,
      .tied = true},
-    /* With as many key heads as a tensor split needs, or one more. */
+    /* With enough key heads for a tensor split. */
     {SMALL, .name = "tiny-qwen35-keys", .n_ff = 96, .n_k = 5, .n_v = 15},
-    {SMALL, .name = "tiny-qwen35moe-keys", .n_ff = 48, .n_k = 4, .n_v = 8, .n_expert = 8,
+    {SMALL, .name = "tiny-qwen35moe-keys", .n_ff = 48, .n_k = 8, .n_v = 16, .n_expert = 8,
      .n_used = 2, .n_ff_exp = 32, .tied = true},
 };
 

@@ -207,22 +207,49 @@ static status cut_heads(const shard_layer *l, const shard_tensor *t, shard_kind 
     return OK;
 }
 
+static int64_t block_of(int32_t type)
+{
+    const num_format *f = type < 0 ? NULL : num_format_of((uint32_t)type);
+    return !f ? 0 : f->block_n > 1 ? f->block_n : SHARD_FLOATS;
+}
+
+/* Can each segment have a block of n hidden units? */
+static bool units_fit(int64_t n, int64_t block)
+{
+    return block > 0 && n % block == 0 && n / block >= SHARD_SEGMENTS;
+}
+
+bool shard_has_whole_experts(const shard_layer *l)
+{
+    return l->n_expert >= SHARD_SEGMENTS && !units_fit(l->n_ff_exps, block_of(l->down_exps));
+}
+
+/* Biases of experts may be rows of one matrix. */
+static status cut_by_expert(const shard_layer *l, const shard_tensor *t, shard_range range,
+                            shard *s, err *e)
+{
+    s->axis = t->ne[2] > 1 ? SHARD_MAT : SHARD_OUT;
+    if (t->ne[s->axis == SHARD_MAT ? 2 : 1] != l->n_expert)
+        return refuse(t, "it is not of all experts", e);
+    const int64_t first = before(l->n_expert, range.from);
+    add_span(s, first, before(l->n_expert, range.to) - first);
+    return OK;
+}
+
 static status cut_units(const shard_layer *l, const shard_tensor *t, shard_kind kind,
                         shard_unit unit, shard_range range, shard *s, err *e)
 {
     const int32_t type = unit == UNIT_DENSE     ? l->down
                          : unit == UNIT_EXPERTS ? l->down_exps
                                                 : l->down_shexp;
-    const num_format *f = type < 0 ? NULL : num_format_of((uint32_t)type);
     const int64_t halves = kind == KIND_UNITS_TWICE ? 2 : 1, n = length_of(t, s->axis) / halves;
-    if (!f)
+    const int64_t block = block_of(type);
+    if (!block)
         return refuse(t, "no matrix of the layer has its outputs as inputs", e);
-    const int64_t block = f->block_n > 1 ? f->block_n : SHARD_FLOATS;
-    if (n % block || n / block < SHARD_SEGMENTS)
-        return err_set(e, E_UNSUPPORTED,
-                       "tensor %s cannot be divided between devices: %lld hidden units are not %d "
-                       "or more blocks of %lld (%s)",
-                       t->name, (long long)n, SHARD_SEGMENTS, (long long)block, f->name);
+    if (!units_fit(n, block)) {
+        *s = (shard){.axis = SHARD_WHOLE};
+        return OK;
+    }
     const int64_t first = before(n / block, range.from) * block;
     for (int64_t i = 0; i < halves; i++)
         add_span(s, i * n + first, before(n / block, range.to) * block - first);
@@ -274,13 +301,18 @@ static status cut(const shard_layer *l, const shard_tensor *t, shard_range range
         return refuse(t, "it is not known what its rows are", e);
     const bool in = kind == KIND_HEADS_IN || kind == KIND_UNITS_IN || kind == KIND_DELTA_V_IN;
     const bool bias = ends(t->name, ".bias"), vector = bias || t->n_dims == 1;
+    const bool units = kind == KIND_UNITS || kind == KIND_UNITS_TWICE || kind == KIND_UNITS_IN;
     *s = (shard){.axis = kind == KIND_FIRST && range.from ? SHARD_NONE : SHARD_WHOLE};
+    if (units && unit == UNIT_EXPERTS && !ends(t->name, "scale") && shard_has_whole_experts(l)) {
+        s->partial = in && !bias;
+        return cut_by_expert(l, t, range, s, e);
+    }
     /* A sum over all inputs gets its bias once. A scale belongs to a whole matrix. */
     if (kind == KIND_WHOLE || kind == KIND_FIRST || (in && bias) || ends(t->name, "scale"))
         return OK;
     s->axis = in || vector ? SHARD_IN : SHARD_OUT;
     s->partial = in;
-    if (kind == KIND_UNITS || kind == KIND_UNITS_TWICE || kind == KIND_UNITS_IN)
+    if (units)
         return cut_units(l, t, kind, unit, range, s, e);
     if (kind == KIND_DELTA_QKV || kind == KIND_DELTA_V || kind == KIND_DELTA_V_IN)
         return cut_delta(l, t, kind, range, s, e);
@@ -330,6 +362,8 @@ uint64_t shard_bytes(const shard *s, const shard_tensor *t)
         return n_mat * (uint64_t)shard_size(s) * row_bytes(t->type, t->ne[0]);
     case SHARD_IN:
         return n_mat * (uint64_t)t->ne[1] * row_bytes(t->type, shard_size(s));
+    case SHARD_MAT:
+        return (uint64_t)shard_size(s) * matrix;
     case SHARD_NONE:
         break;
     }
@@ -338,20 +372,21 @@ uint64_t shard_bytes(const shard *s, const shard_tensor *t)
 
 void shard_copy(const shard *s, const shard_tensor *t, const void *from, void *to)
 {
-    const size_t row = row_bytes(t->type, t->ne[0]);
+    const size_t row = row_bytes(t->type, t->ne[0]), matrix = row * (size_t)t->ne[1];
     const char *at = from;
     char *out = to;
     if (s->axis == SHARD_WHOLE)
         memcpy(out, at, shard_bytes(s, t));
-    /* Pieces: matrices, of which rows are copied, or rows, of which blocks are. */
-    const bool in = s->axis == SHARD_IN;
-    const int64_t n_pieces = in ? t->ne[1] * t->ne[2] : t->ne[2];
-    const size_t piece = in ? row : row * (size_t)t->ne[1];
+    /* Pieces: all matrices, of which some are copied; matrices, of which rows are copied; rows, of
+     * which blocks are. */
+    const bool in = s->axis == SHARD_IN, mats = s->axis == SHARD_MAT;
+    const int64_t n_pieces = in ? t->ne[1] * t->ne[2] : mats ? 1 : t->ne[2];
+    const size_t piece = in ? row : matrix, unit = mats ? matrix : row;
     for (int64_t k = 0; k < n_pieces; k++, at += piece)
         for (int32_t i = 0; i < s->n; i++) {
             const int64_t first = s->span[i].first, n = s->span[i].n;
-            size_t skip = in ? row_bytes(t->type, first) : row * (size_t)first;
-            size_t bytes = in ? row_bytes(t->type, n) : row * (size_t)n;
+            size_t skip = in ? row_bytes(t->type, first) : unit * (size_t)first;
+            size_t bytes = in ? row_bytes(t->type, n) : unit * (size_t)n;
             memcpy(out, at + skip, bytes);
             out += bytes;
         }

@@ -10,6 +10,10 @@
  *     3        0 1 | 2 | 3
  *     4        0 | 1 | 2 | 3
  *
+ * Where a cut through hidden units would be inside a block, experts are shared whole: a segment has
+ * some that follow each other, and adds up its own in the order in which a row chose them. Such
+ * units of another kind are on every rank, which then computes what all others do.
+ *
  * Each rank computes a product whose outputs are cut alone. Of a product whose inputs are cut, each
  * segment gives a sum, and the ranks add the sums: (s0 + s1) + (s2 + s3). This order is the same
  * for any number of ranks, and so are the bits.
@@ -42,6 +46,7 @@ typedef struct shard_layer {
     int32_t n_k, n_v, dk, dv;  /* recurrent layers */
     /* num_types of the matrices whose inputs are the hidden units; -1: there is none */
     int32_t down, down_exps, down_shexp;
+    int32_t n_ff_exps, n_expert; /* hidden units of an expert */
 } shard_layer;
 
 /* Which rank has what of a tensor. */
@@ -49,13 +54,14 @@ typedef enum shard_axis {
     SHARD_WHOLE, /* all of it: on every rank, or on the first */
     SHARD_NONE,  /* nothing: the first rank has it */
     SHARD_OUT,   /* rows (ne[1]), of every matrix */
-    SHARD_IN     /* elements of every row (ne[0]), at the borders of blocks */
+    SHARD_IN,    /* elements of every row (ne[0]), at the borders of blocks */
+    SHARD_MAT    /* matrices (ne[2]): experts */
 } shard_axis;
 
 /* A rank's part: n spans, one after the other. */
 typedef struct shard {
     shard_axis axis;
-    bool partial; /* SHARD_IN of a product's inputs: results are sums of a segment, to be added */
+    bool partial; /* of products' inputs, or of experts' sums: the segments' results are added */
     int32_t n;
     struct {
         int64_t first, n;
@@ -76,7 +82,10 @@ typedef struct shard_tensor {
 status shard_of(const shard_layer *layer, const shard_tensor *t, shard_range range, shard *out,
                 err *e);
 
-/* Rows or elements of rows, along its axis. */
+/* Do its ranks have experts whole? */
+bool shard_has_whole_experts(const shard_layer *layer);
+
+/* Rows, elements of rows or matrices, along its axis. */
 int64_t shard_size(const shard *s);
 uint64_t shard_bytes(const shard *s, const shard_tensor *t);
 /* Copies the part out of the tensor's bytes, span by span, so that `to` has the layout of a tensor

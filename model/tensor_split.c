@@ -128,9 +128,12 @@ static shard_layer layer_numbers(const splitter *s, int32_t il)
     if (il < 0)
         return (shard_layer){.down = -1, .down_exps = -1, .down_shexp = -1};
     const int32_t store = s->m->arch->kv_of ? s->m->arch->kv_of(s->m, il) : il;
+    const weight *experts = find_weight(s, il, "ffn_down_exps.weight");
     shard_layer l = {.recurs = store < 0,
+                     .n_ff_exps = experts ? experts->n_in : 0,
+                     .n_expert = experts ? experts->n_mat : 0,
+                     .down_exps = type_of(experts),
                      .down = type_of(find_weight(s, il, "ffn_down.weight")),
-                     .down_exps = type_of(find_weight(s, il, "ffn_down_exps.weight")),
                      .down_shexp = type_of(find_weight(s, il, "ffn_down_shexp.weight"))};
     if (l.recurs) {
         const recur_view *v = s->recur;
@@ -190,10 +193,24 @@ static status part_of(const splitter *s, const shard_layer *layer, const weight 
     return st;
 }
 
+/* The weight at w, of experts, becomes those of the span. */
+static void cut_mats(weight *w, int64_t first, int64_t n)
+{
+    w->data = (const char *)w->data + (size_t)first * w->mat_bytes;
+    w->first_mat += (int32_t)first;
+    w->factor = w->factor ? w->factor + first : NULL;
+    w->n_mat = (int32_t)n;
+    w->n_bytes = w->mat_bytes * (size_t)n;
+}
+
 /* The weight at w becomes a view of the span of it. */
 static void cut_span(weight *w, shard_axis axis, int64_t first, int64_t n)
 {
     uint64_t skip = 0, row = 0;
+    if (axis == SHARD_MAT) {
+        cut_mats(w, first, n);
+        return;
+    }
     if (axis == SHARD_IN)
         num_row_bytes(w->type, (uint64_t)first, &skip);
     else
@@ -252,6 +269,20 @@ void weight_drop(weight *w)
     w->data = NULL;
 }
 
+/* The biases of a segment's experts. */
+static status cut_bias(const splitter *s, const weight *whole, int8_t side, const shard *part,
+                       const weight **out)
+{
+    weight *b = arena_alloc(&s->m->mem, sizeof *b);
+    if (!b)
+        return err_memory(s->e, whole->name, sizeof *b);
+    *b = *whole;
+    b->side = side;
+    cut_mats(b, part->span[0].first, part->span[0].n);
+    *out = b;
+    return model_remember(s->m, b, s->e);
+}
+
 /* w, a view of the rank's inputs, gets the segments that the rank has. */
 static status cut_segments(const splitter *s, const shard_layer *layer, const weight *whole,
                            shard_range range, weight *w)
@@ -270,6 +301,8 @@ static status cut_segments(const splitter *s, const shard_layer *layer, const we
         seg[i].bias = k ? NULL : w->bias; /* once in the sum */
         w->n_tiles = part.n;
         st = cut(s, &part, &seg[i]);
+        if (!st && whole->bias && part.axis == SHARD_MAT)
+            st = cut_bias(s, whole_of(s, whole->bias), w->side, &part, &seg[i].bias);
         st = st ? st : model_remember(s->m, &seg[i], s->e);
     }
     w->bias = NULL;
@@ -355,7 +388,8 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
         return cut_experts(s, &layer, whole, range, w);
     if (w->n_mat > 1 && part.axis == SHARD_IN && !part.partial)
         return OK; /* its segments have their biases */
-    if (part.partial) /* its segments are loaded, not itself */
+    s->m->some_experts |= part.axis == SHARD_MAT;
+    if (part.partial && part.axis == SHARD_IN) /* its segments are loaded, not itself */
         w->n_in = (int32_t)shard_size(&part);
     else if (part.axis != SHARD_WHOLE)
         st = cut(s, &part, w);

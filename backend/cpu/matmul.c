@@ -621,14 +621,15 @@ void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_ki
 
 /* Sorts the (row, choice) pairs by expert: expert[], from[], list[]. Returns the number of experts
  * that have pairs. Pairs of an expert ascend. */
-static int32_t group_by_expert(const routing *r, int32_t n_mat, int32_t *expert, int32_t *from,
+static int32_t group_by_expert(const routing *r, const weight *w, int32_t *expert, int32_t *from,
                                int32_t *list, int32_t *count)
 {
     int32_t n = r->rows * r->k, n_active = 0, at = 0;
-    memset(count, 0, (size_t)n_mat * sizeof *count);
+    memset(count, 0, (size_t)w->n_mat * sizeof *count);
     for (int32_t i = 0; i < n; i++)
-        count[r->id[i]]++;
-    for (int32_t e = 0; e < n_mat; e++) {
+        if (weight_expert(w, r->id[i]) >= 0)
+            count[weight_expert(w, r->id[i])]++;
+    for (int32_t e = 0; e < w->n_mat; e++) {
         int32_t rows = count[e];
         count[e] = at; /* from here on: the place of its next pair */
         if (!rows)
@@ -639,7 +640,8 @@ static int32_t group_by_expert(const routing *r, int32_t n_mat, int32_t *expert,
     }
     from[n_active] = at;
     for (int32_t i = 0; i < n; i++)
-        list[count[r->id[i]]++] = i;
+        if (weight_expert(w, r->id[i]) >= 0)
+            list[count[weight_expert(w, r->id[i])]++] = i;
     return n_active;
 }
 
@@ -673,7 +675,10 @@ static void run_experts(pass *p, const expert_call *e)
     m.expert = expert;
     m.from = from;
     m.list = list;
-    run_product(&m, group_by_expert(&e->r, e->a->n_mat, expert, from, list, count));
+    for (size_t i = 0; i < n; i++)
+        if (weight_expert(e->a, e->r.id[i]) < 0)
+            memset(mat_row(e->y, (int32_t)i), 0, (size_t)e->n_out * sizeof *e->y.at);
+    run_product(&m, group_by_expert(&e->r, e->a, expert, from, list, count));
 }
 
 void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,

@@ -439,11 +439,21 @@ TEST(cpu_glu_of_two_weights_and_of_halves)
     }
 }
 
+typedef struct experts_case {
+    num_type type;
+    bool halves;
+    int32_t f;
+    int32_t first; /* the weights have E experts from there on, of 2 first + E */
+} experts_case;
+
 /* Experts of rows together: against sums in double, and bit for bit against rows alone. */
-static void check_experts(const char *isa, num_type type, bool halves, int32_t f)
+static void check_experts(const char *isa, cpu_options opt, experts_case of)
 {
     enum { N_IN = 256, E = 11, K = 3, ROWS = 70 };
-    device *d = test_device(isa, (cpu_options){0});
+    const num_type type = of.type;
+    const bool halves = of.halves;
+    const int32_t f = of.f, n_all = 2 * of.first + E;
+    device *d = test_device(isa, opt);
     uint64_t rng = test_seed();
     static int32_t id[ROWS * K];
     static float share[ROWS * K];
@@ -459,16 +469,18 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
     put_bias(&gate, &bias[0], &rng);
     put_bias(&up, &bias[1], &rng);
     put_bias(&down, &bias[2], &rng);
+    gate.first_mat = up.first_mat = down.first_mat = of.first;
     CHECK_OK(d->weight_load(d, &gate, &e), e);
     CHECK_OK(d->weight_load(d, &up, &e), e);
     CHECK_OK(d->weight_load(d, &down, &e), e);
     mat x = test_mat(ROWS, 1, N_IN), y = test_mat(ROWS, K, f), z = test_mat(ROWS, 1, 50);
     test_fill(x.at, ROWS * N_IN, 1.0f, &rng);
+    test_fill(y.at, (uint64_t)ROWS * K * (uint64_t)f, 1.0f, &rng); /* results left out are zeros */
     for (int32_t i = 0; i < ROWS; i++)
         for (int32_t j = 0; j < K; j++) {
             /* distinct; the first expert takes far more rows than the others */
-            id[i * K + j] = j ? (int32_t)((id[i * K] + 1 + j + i % 4) % E)
-                              : (int32_t)(rng_below(&rng, 2) * rng_below(&rng, E));
+            id[i * K + j] = j ? (int32_t)((id[i * K] + 1 + j + i % 4) % n_all)
+                              : (int32_t)(rng_below(&rng, 2) * rng_below(&rng, (uint64_t)n_all));
             share[i * K + j] = (float)rng_unit(&rng);
         }
     routing r = {id, share, ROWS, K};
@@ -490,12 +502,18 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
         for (int32_t o = 0; o < 50; o++)
             mat_row(want, i)[o] = 0;
         for (int32_t j = 0; j < K; j++) {
-            mat g = plain_product(&gate, ri.id[j], xi), u = plain_product(&up, ri.id[j], xi);
+            const int32_t k = ri.id[j] - of.first;
+            if (k < 0 || k >= E) {
+                for (int32_t o = 0; o < f; o++)
+                    CHECK(yi.at[j * f + o] == 0);
+                continue;
+            }
+            mat g = plain_product(&gate, k, xi), u = plain_product(&up, k, xi);
             if (halves) {
                 memcpy(u.at, g.at + f, (size_t)f * 4);
                 g.cols = f;
             }
-            mat a = plain_gate(g, u), b = plain_product(&down, ri.id[j], a);
+            mat a = plain_gate(g, u), b = plain_product(&down, k, a);
             for (int32_t o = 0; o < 50; o++)
                 mat_row(want, i)[o] += ri.weight[j] * b.at[o];
             test_free(g.at);
@@ -526,10 +544,12 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
 
 PLAIN_TEST(cpu_experts_alone_and_together)
 {
-    for (int i = 0; i < N_ISA; i++) {
-        check_experts(every_isa[i], NUM_Q4_K, true, 64);
-        check_experts(every_isa[i], NUM_Q8_0, true, 96);
-        check_experts(every_isa[i], NUM_Q4_0, false, 32);
-        check_experts(every_isa[i], NUM_BF16, true, 32);
+    static const experts_case of[] = {{NUM_Q4_K, true, 64, 0},  {NUM_Q8_0, true, 96, 0},
+                                      {NUM_Q4_0, false, 32, 0}, {NUM_BF16, true, 32, 0},
+                                      {NUM_Q4_K, true, 64, 5},  {NUM_Q8_0, false, 64, 9}};
+    for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
+        for (int i = 0; i < N_ISA; i++)
+            check_experts(every_isa[i], (cpu_options){0}, of[k]);
+        check_experts(NULL, (cpu_options){.reference = true}, of[k]);
     }
 }

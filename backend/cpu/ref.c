@@ -395,10 +395,14 @@ static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)
 {
     ref_experts *m = arg;
     int32_t r = chunk / m->r.k, j = chunk % m->r.k;
-    int32_t e = m->r.id[chunk];
+    int32_t e = weight_expert(m->a, m->r.id[chunk]);
     float *row = m->row + (size_t)thread * (size_t)m->a->n_in;
     const weight *up = m->b ? m->b : m->a;
     for (int32_t o = 0; o < m->n_ff; o++) {
+        if (e < 0) {
+            mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = 0;
+            continue;
+        }
         double g = expert_dot(m->a, e, o, mat_row(m->x, r), row);
         double u = expert_dot(up, e, m->b ? o : o + m->n_ff, mat_row(m->x, r), row);
         mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = (float)ref_gate(m->act, g, u);
@@ -428,7 +432,8 @@ static void moe_down_row(void *arg, int32_t r, int32_t thread)
         for (int32_t j = 0; j < k; j++) {
             size_t rj = (size_t)r * (size_t)k + (size_t)j;
             const float *x = mat_row(m->x, r) + (size_t)j * (size_t)m->x.cols;
-            sum += m->r.weight[rj] * expert_dot(m->a, m->r.id[rj], o, x, row);
+            int32_t e = weight_expert(m->a, m->r.id[rj]);
+            sum += e < 0 ? 0 : m->r.weight[rj] * expert_dot(m->a, e, o, x, row);
         }
         mat_row(m->y, r)[o] = (float)sum;
     }
