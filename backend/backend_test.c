@@ -84,7 +84,8 @@ static mat toy_forward(pass *p, const fixture *f)
     mat q = op_rope(p, mat_heads(op_matmul(p, h, &f->wq), HEAD), &f->rope);
     op_add(p, x, mat_flat(op_attend(p, q, &f->l.view[0], 1.0f)));
     mat a = op_glu(p, x, &f->gate, &f->up, ACT_GELU_TANH);
-    op_add_rms_norm(p, x, op_matmul(p, a, &f->down), &f->norm, 1e-6f);
+    const residual r = {.y = op_matmul(p, a, &f->down), .norm = &f->norm, .eps = 1e-6f};
+    op_residual(p, x, &r, NULL, NULL, 0);
     pass_release(p, mark);
     op_keep_outputs(p, (mat *const[]){&x}, 1);
     return op_softcap(p, op_scale(p, x, 3.0f, NULL), 30.0f, NULL, 0);

@@ -116,29 +116,6 @@ mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps)
     return x;
 }
 
-void op_rms_norms(pass *p, mat *y, mat x, const norm_want *want, int32_t n, float eps)
-{
-    bool fits = n > 0 && n <= NORMS_MAX && x.heads == 1;
-    for (int32_t i = 0; fits && i < n; i++)
-        fits = is_vector(want[i].w, x.cols);
-    for (int32_t i = 0; i < n; i++)
-        y[i] = (mat){0};
-    if (!pass_shapes(p, "rms_norms", fits))
-        return;
-    for (int32_t i = 0; i < n; i++)
-        y[i] = pass_mat(p, x.rows, x.heads, x.cols);
-    if (p->dev->op->rms_norms && !pass_failed(p)) {
-        p->dev->op->rms_norms(p, y, x, want, n, eps);
-        return;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        if (!pass_failed(p))
-            p->dev->op->rms_norm(p, y[i], x, want[i].w, eps);
-        if (!pass_failed(p) && want[i].c != 1.0f)
-            p->dev->op->scale(p, y[i], want[i].c, NULL);
-    }
-}
-
 mat op_matmul(pass *p, mat x, const weight *w)
 {
     mat y;
@@ -551,29 +528,70 @@ mat op_scale(pass *p, mat x, float c, const weight *w)
     return x;
 }
 
-void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
+norm_room op_norm_room(pass *p, mat x)
 {
-    if (!pass_shapes(p, "add_rms_norm", same_shape(x, y) && is_vector(w, y.cols)))
-        return;
-    if (p->dev->op->add_rms_norm)
-        p->dev->op->add_rms_norm(p, x, y, w, eps);
-    else
-        op_add(p, x, op_rms_norm(p, y, w, eps));
+    norm_room h = {.y = pass_mat(p, x.rows, x.heads, x.cols), .with_copy = true};
+    if (p->dev->op->copy_room && !pass_failed(p))
+        h.copy = p->dev->op->copy_room(p, h.y);
+    return h;
 }
 
-void op_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps)
+/* The expansion of op_residual. */
+static void residual_apart(pass *p, mat x, const residual *r, const norm_room *h,
+                           const norm_want *want, int32_t n)
 {
-    bool fits = x.heads == 1 && same_shape(x, a.y) && same_shape(x, b.y) &&
-                is_vector(a.w, x.cols) && is_vector(b.w, x.cols) && is_vector(w, x.cols);
-    if (!pass_shapes(p, "add_branches", fits))
-        return;
-    if (p->dev->op->add_branches) {
-        p->dev->op->add_branches(p, x, a, b, w, eps);
-        return;
+    const device_ops *op = p->dev->op;
+    if (r->b.y.rows) {
+        mat y = op_rms_norm_inplace(p, r->y, r->y_norm, r->eps);
+        op_add(p, y, op_rms_norm_inplace(p, r->b.y, r->b.w, r->eps));
     }
-    mat y = op_rms_norm_inplace(p, a.y, a.w, eps);
-    op_add(p, y, op_rms_norm_inplace(p, b.y, b.w, eps));
-    op_add_rms_norm(p, x, y, w, eps);
+    if (r->norm && op->add_rms_norm && !pass_failed(p))
+        op->add_rms_norm(p, x, r->y, r->norm, r->eps);
+    else if (r->y.rows)
+        op_add(p, x, r->norm ? op_rms_norm(p, r->y, r->norm, r->eps) : r->y);
+    if (r->scale)
+        op_scale(p, x, 1.0f, r->scale);
+    for (int32_t i = 0; i < n && !pass_failed(p); i++) {
+        op->rms_norm(p, h[i].y, x, want[i].w, r->eps);
+        if (want[i].c != 1.0f)
+            op_scale(p, h[i].y, want[i].c, NULL);
+    }
+}
+
+static bool residual_fits(mat x, const residual *r)
+{
+    const branch *b = &r->b;
+    if (!r->y.rows)
+        return !r->norm && !r->scale && !b->y.rows;
+    return same_shape(x, r->y) && is_vector(r->norm, x.cols) && is_vector(r->scale, 1) &&
+           (!b->y.rows || (same_shape(x, b->y) && r->norm && is_vector(r->y_norm, x.cols) &&
+                           is_vector(b->w, x.cols)));
+}
+
+void op_residual(pass *p, mat x, const residual *r, norm_room *h, const norm_want *want, int32_t n)
+{
+    bool fits = residual_fits(x, r) && n >= 0 && n <= NORMS_MAX && x.heads == 1;
+    for (int32_t i = 0; i < n; i++)
+        fits = fits && is_vector(want[i].w, x.cols) &&
+               (!h[i].y.rows || (h[i].y.rows >= x.rows && h[i].y.cols == x.cols));
+    if (!pass_shapes(p, "residual", fits))
+        return;
+    for (int32_t i = 0; i < n; i++) {
+        if (!h[i].y.rows)
+            h[i].y = pass_mat(p, x.rows, x.heads, x.cols);
+        h[i].y.rows = x.rows;
+    }
+    if (p->dev->op->residual && !pass_failed(p))
+        p->dev->op->residual(p, x, r, h, want, n);
+    else
+        residual_apart(p, x, r, h, want, n);
+}
+
+mat op_residual_norm(pass *p, mat x, const residual *r, const weight *w)
+{
+    norm_room h = {.with_copy = false};
+    op_residual(p, x, r, &h, &(norm_want){w, 1.0f}, 1);
+    return h.y;
 }
 
 static routing routing_of(pass *p, int32_t rows, int32_t k)
@@ -661,21 +679,56 @@ mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, 
     return y;
 }
 
-mat op_moe_down(pass *p, mat x, routing r, const weight *down)
+static bool down_fits(pass *p, mat x, routing r, const weight *down)
 {
-    if (down && down->segment)
-        return ranks_moe_down(p, x, r, down);
     if (!pass_shapes(p, "moe_down",
                      down && x.heads == r.k && x.cols == down->n_in && x.rows == r.rows))
-        return (mat){0};
-    mat y = pass_mat(p, x.rows, 1, down->n_out);
+        return false;
     double share = (double)r.rows * r.k < down->n_mat ? (double)r.rows * r.k / down->n_mat : 1;
     stats_product(p, (int64_t)x.rows * r.k, down, share);
+    return true;
+}
+
+static void moe_down_to(pass *p, mat y, mat x, routing r, const weight *down)
+{
     if (!pass_failed(p) && lora_adapts(p, down))
         lora_moe_down(p, y, x, r, down);
     else if (!pass_failed(p))
         p->dev->op->moe_down(p, y, x, r, down);
+}
+
+mat op_moe_down(pass *p, mat x, routing r, const weight *down)
+{
+    if (down && down->segment)
+        return ranks_moe_down(p, x, r, down);
+    if (!down_fits(p, x, r, down))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, 1, down->n_out);
+    moe_down_to(p, y, x, r, down);
     return y;
+}
+
+branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight *norm)
+{
+    branch b = {.w = norm};
+    if (!p->dev->op->moe_parts || (down && (down->segment || lora_adapts(p, down)))) {
+        b.y = op_moe_down(p, x, r, down);
+        return b;
+    }
+    if (!down_fits(p, x, r, down))
+        return b;
+    b.y = pass_mat(p, x.rows, 1, down->n_out);
+    size_t mark = pass_mark(p);
+    mat parts = pass_mat(p, x.rows, r.k, down->n_out);
+    if (!pass_failed(p) && p->dev->op->moe_parts(p, parts, x, r, down)) {
+        b.parts = parts.at;
+        b.k = r.k;
+    }
+    if (p->dry || !b.parts) { /* a dry pass plans for both */
+        pass_release(p, mark);
+        moe_down_to(p, b.y, x, r, down);
+    }
+    return b;
 }
 
 /* Whether the shared expert is whole, or absent. */

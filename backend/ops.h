@@ -114,6 +114,14 @@ typedef struct routing {
     int32_t rows, k;
 } routing;
 
+/* Where a norm goes: y, and its copy for products. Taken before a mark, it outlives the scratch of
+ * the layer that makes the norm for the next one. y without rows: the op takes scratch. */
+typedef struct norm_room {
+    mat y;
+    bool with_copy; /* else the op takes scratch for it */
+    void *copy;     /* NULL in a dry pass */
+} norm_room;
+
 /* One of several norms of the same vector: weight (or NULL) and factor. */
 typedef struct norm_want {
     const weight *w;
@@ -135,7 +143,23 @@ typedef struct mixture {
 typedef struct branch {
     mat y;
     const weight *w;
+    /* [rows, k, cols]: y is the sum of these over k, in ascending order, and is not computed yet.
+     * NULL: it is. See op_moe_branch. */
+    const float *parts;
+    int32_t k;
 } branch;
+
+/* What is added to the residual stream: x += y or x += rms_norm(y) norm, then x *= scale[0]. */
+typedef struct residual {
+    mat y;
+    const weight *norm; /* NULL: y as it is */
+    /* With b.y, first y = rms_norm(y) y_norm + rms_norm(b.y) b.w. Both are overwritten. */
+    const weight *y_norm;
+    branch b;
+    const weight *scale;  /* NULL: 1 */
+    const weight *reader; /* of the product that reads the new x itself, if one is next; or NULL */
+    float eps;            /* of all norms */
+} residual;
 
 /* Queries, keys and values, from products to attention. Mats without rows are absent. */
 typedef struct qkv {
@@ -183,8 +207,6 @@ typedef struct device_ops {
     void (*embed_at)(pass *p, mat y, mat ids, const weight *w, float scale);
     /* y = x * (mean(x^2) + eps)^-1/2 * w, per head; w may be NULL. y may be x. */
     void (*rms_norm)(pass *p, mat y, mat x, const weight *w, float eps);
-    /* y[i] = x * (mean(x^2) + eps)^-1/2 * w[i] * c[i], n of them. Optional. */
-    void (*rms_norms)(pass *p, const mat *y, mat x, const norm_want *want, int32_t n, float eps);
     /* y[r, o] = sum_i x[r, i] W[o, i] + bias[o]; the bias (weight.bias) belongs to every product */
     void (*matmul)(pass *p, mat y, mat x, const weight *w);
     /* See op_matmuls. Optional. */
@@ -218,8 +240,11 @@ typedef struct device_ops {
     void (*scale)(pass *p, mat x, float c, const weight *w); /* x *= c * w[0]; w may be NULL */
     /* x += rms_norm(y) * w. Optional. */
     void (*add_rms_norm)(pass *p, mat x, mat y, const weight *w, float eps);
-    /* x += rms_norm(rms_norm(a) * aw + rms_norm(b) * bw) * w; a and b are overwritten. Optional. */
-    void (*add_branches)(pass *p, mat x, branch a, branch b, const weight *w, float eps);
+    /* See op_residual. Optional. */
+    void (*residual)(pass *p, mat x, const residual *r, const norm_room *h, const norm_want *want,
+                     int32_t n);
+    /* Takes scratch for the copy of y for products. Optional. */
+    void *(*copy_room)(pass *p, mat y);
     /* the choice of the rule */
     void (*route)(pass *p, routing r, mat logits, const route_rule *rule);
     /* route of the logits x W'. Optional. */
@@ -229,6 +254,9 @@ typedef struct device_ops {
                     act_kind act);
     /* y[r] = sum_j weight[r, j] * (down_e x[r, j]), summed in ascending j */
     void (*moe_down)(pass *p, mat y, mat x, routing r, const weight *down);
+    /* parts[r, j] = weight[r, j] * (down_e x[r, j]), whose sum is moe_down's y. False: not these,
+     * and nothing was done; in a dry pass true where it may be. Optional. */
+    bool (*moe_parts)(pass *p, mat parts, mat x, routing r, const weight *down);
     /* See op_mixture. False: not this one, and nothing was done or taken; always in a dry pass,
      * because the expansion takes more scratch. Optional. */
     bool (*mixture)(pass *p, mat y, mat x, const mixture *m);
@@ -405,8 +433,7 @@ typedef struct device_op_time {
 } device_op_time;
 
 /* Times of recorded passes. While they are taken, a pass runs as always, or every other time op by
- * op: there kernels do not overlap, and the time of an op is that of the op alone. Ops that waited
- * are timed where they are launched, by the name of what is launched. */
+ * op: there kernels do not overlap, and the time of an op is that of the op alone. */
 typedef struct device_pass_times {
     double read_bytes;        /* per second, by a kernel that only reads, over much memory */
     double launch_ms;         /* of a kernel that does nothing, one of many in a recording */
@@ -511,7 +538,7 @@ struct device {
     status (*failed)(const device *d, err *e);
     /* Starts a pass that computes: uploads the step. NULL: ops read the step in place. */
     void (*begin)(device *d, pass *p);
-    /* Ends such a pass: launches the ops that wait for a next one. NULL: no op waits. */
+    /* Ends such a pass: what its ops have counted is taken. NULL: nothing is left to do. */
     void (*end)(device *d, pass *p);
     /* True: the pass was one like an earlier one, and has been run from a recording of that, its
      * result in *y. False: run it, end it, then call recorded. Of a pass over several devices: the
@@ -538,7 +565,7 @@ void op_add_soft(pass *p, mat x, int32_t il);
 mat op_embed_at(pass *p, mat ids, const weight *w, float scale);
 mat op_rms_norm(pass *p, mat x, const weight *w, float eps);
 mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps); /* returns x */
-void op_rms_norms(pass *p, mat *y, mat x, const norm_want *want, int32_t n, float eps);
+norm_room op_norm_room(pass *p, mat x); /* for rows like x's, or fewer */
 mat op_matmul(pass *p, mat x, const weight *w);
 /* y[i] = op_matmul(x, w[i]), n of them. */
 enum { MATMULS_MAX = 4 };
@@ -567,8 +594,11 @@ mat op_attend_gate(pass *p, mat q, mat gate, act_kind act, const kv_view *kv, fl
 void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
 mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
-void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
-void op_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps);
+/* Adds to x (r->y without rows: nothing), then h[i] = rms_norm(x) want[i].w * want[i].c, n of them,
+ * at most NORMS_MAX. */
+void op_residual(pass *p, mat x, const residual *r, norm_room *h, const norm_want *want, int32_t n);
+/* With one norm, which it returns. */
+mat op_residual_norm(pass *p, mat x, const residual *r, const weight *w);
 /* Gives op_glu of x. *r: op_router of z. Neither reads what the other writes, so a device may run
  * both at once. */
 mat op_glu_router(pass *p, mat x, const weight *gate, const weight *up, act_kind act, mat z,
@@ -578,6 +608,8 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
 routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule);
 mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);
+/* The same as a branch with that norm, for op_residual: a device may leave the sum to that. */
+branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight *norm);
 /* sum_j r.weight[j] E_j(x) + sigmoid(shared_factor . x) shared(x), E(x) = down(act(gate x) * (up
  * x)), r the choice of op_router. Experts may be on another device than x and the shared one. */
 mat op_mixture(pass *p, mat x, const mixture *m);

@@ -170,9 +170,8 @@ typedef struct pass {
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes);
 /* Adds the next side, 1 and up, with scratch of its own (NULL in a dry pass). */
 void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes);
-/* Ends a pass that computes, on every side: a device launches the ops that it holds back in order
- * to join them with a next one. Before it returns, nothing may rely on what the pass has stored,
- * not even on keys. Also called after a failure, and then nothing is launched. */
+/* Ends a pass that computes, on every side, also after a failure. Before it returns, nothing may
+ * rely on what the pass has stored, not even on keys. */
 void pass_end(pass *p);
 /* Recorded passes: the first leg, on `side`; the next one, where the pass has crossed from side
  * `from`; and the last, which ends the pass and gives its result, that of the ops being y. Between

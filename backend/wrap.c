@@ -7,9 +7,8 @@
  * releases what an op took: a device may keep a copy of its output there for the next op.
  *
  * If the inner device has its own memory (a GPU), results are downloaded before they are printed or
- * compared, and the reference reads copies of its inputs in host memory (wrap_mirror.c). A download
- * launches any op that waits to be fused with the next one, and wrapped passes are not recorded, so
- * times are those of single ops.
+ * compared, and the reference reads copies of its inputs in host memory (wrap_mirror.c).
+ * Wrapped passes are not recorded, so times are those of single ops.
  *
  * Wrapping nests: "trace,check" is a trace around a check around the device.
  */

@@ -401,7 +401,6 @@ static timing measure(bench *b, int32_t rows, rows_cut cut)
     timing t = {0};
     cu_rows_force(cut);
     mat y = all_calls(b, rows, cut, true);
-    cuda_settle(b->d->self);
     t.cut = cu_rows_chosen();
     if ((cut.tiles || cut.piece) && !t.cut.tiles)
         return t;

@@ -53,18 +53,19 @@ void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features)
 
 /* ---- The block ----------------------------------------------------------------------------- */
 
-/* x: [rows, n_embd], updated in place. */
-static void block_layer(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv, mat x)
+/* h: s->x normed. */
+static void block_layer(pass *p, const dflash *g, const dflash_layer *L, const kv_view *kv,
+                        res_stream *s, mat h)
 {
-    mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
     const float scale = 1.0f / sqrtf((float)g->head_dim);
     mat y[4];
     mat q = store_keys(p, g, L, kv, h, y, g->laguna ? 4 : 3);
     mat a = g->laguna ? op_attend_gate(p, q, mat_heads(y[3], 1), ACT_SOFTPLUS, kv, scale)
                       : mat_flat(op_attend(p, q, kv, scale));
-    op_add(p, x, op_matmul(p, a, &L->wo));
-    h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
+    const residual r = {.y = op_matmul(p, a, &L->wo), .eps = g->eps};
+    h = op_residual_norm(p, s->x, &r, &L->ffn_norm);
+    h = op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down);
+    res_leave(p, s, (residual){.y = h});
 }
 
 /* Row `at` of every block of `length` rows of m. */
@@ -124,15 +125,19 @@ mat dflash_forward(pass *p, const model *m, const kv_layout *kv, int32_t k)
     op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
     if (g->markov_in.n_in)
         e = row_of_blocks(op_embed(p, &g->markov_in, 1.0f), 0, n_rows / n_seqs);
+    res_stream s = {.x = x, .eps = g->eps};
     for (int32_t il = 0; il < g->n_layer && !pass_failed(p); il++) {
-        size_t mark = pass_mark(p);
+        const bool last = il == g->n_layer - 1;
         p->il = il;
-        block_layer(p, g, &g->layer[il], &kv->view[il], x);
+        mat hl = res_enter(p, &s, &g->layer[il].attn_norm);
+        size_t mark = pass_mark(p);
+        s.next = !last ? &g->layer[il + 1].attn_norm : res_rows_stay(p, false) ? &g->out_norm : NULL;
+        block_layer(p, g, &g->layer[il], &kv->view[il], &s, hl);
         pass_release(p, mark);
     }
     p->il = -1;
-    op_keep_outputs(p, (mat *const[]){&x}, 1);
-    mat h = op_rms_norm(p, x, &g->out_norm, g->eps);
+    op_keep_outputs(p, (mat *const[]){&s.x}, 1);
+    mat h = res_enter(p, &s, &g->out_norm);
     mat y = op_softcap(p, op_matmul(p, h, t->head), t->softcap, t->suppress, t->n_suppress);
     return g->markov_in.n_in ? corrected(p, g, e, h, y, k) : mat_flat(op_best(p, y, k));
 }

@@ -33,48 +33,54 @@ static mat gemma4_ple(pass *p, const gemma4 *g, mat x0)
     return op_scale(p, op_add(p, a, b), (float)M_SQRT1_2, NULL);
 }
 
-/* x += the layer's per-layer embedding, through a gate that reads the un-normed stream. */
-static void gemma4_add_ple(pass *p, const gemma4 *g, const gemma4_layer *L, mat x, mat ple)
+/* The layer's per-layer embedding, through a gate that reads the un-normed stream. */
+static residual gemma4_ple_part(pass *p, const gemma4_layer *L, mat x, mat ple)
 {
     mat h = op_matmul_gate(p, x, &L->ple_gate, ple, ACT_GELU_TANH);
-    op_add_rms_norm(p, x, op_matmul(p, h, &L->ple_proj), &L->ple_post_norm, g->eps);
+    return (residual){.y = op_matmul(p, h, &L->ple_proj), .norm = &L->ple_post_norm};
 }
 
-/* A gated unit, and experts in parallel. Both read the stream x. Each branch is normed, then their
- * sum. The router's norm has no weight of its own: the router's scale takes its place. */
-static void gemma4_add_experts(pass *p, const gemma4 *g, const gemma4_layer *L, mat x)
+/* x += a; then a gated unit, and experts in parallel. Both read the stream x. Each branch is
+ * normed, then their sum. The router's norm has no weight of its own: the router's scale takes its
+ * place. */
+static residual gemma4_experts(pass *p, const gemma4 *g, const gemma4_layer *L, mat x,
+                               const residual *a)
 {
-    mat in[3];
+    norm_room in[3] = {{.with_copy = false}};
     const norm_want want[3] = {{&L->ffn_norm, 1.0f},
                                {&L->router_scale, 1.0f / sqrtf((float)g->n_embd)},
                                {&L->expert_norm, 1.0f}};
-    op_rms_norms(p, in, x, want, 3, g->eps);
+    op_residual(p, x, a, in, want, 3);
 
     const route_rule rule = {.scale = or_null(&L->expert_scale)};
     const expert_router choose = {&L->router, g->n_expert_used, &rule};
     routing to;
-    mat f = op_glu_router(p, in[0], &L->gate, &L->up, ACT_GELU_TANH, in[1], &choose, &to);
-    f = op_matmul(p, f, &L->down);
-    mat h = in[2];
+    residual r = {.norm = &L->ffn_post_norm, .y_norm = &L->dense_post_norm};
+    mat f = op_glu_router(p, in[0].y, &L->gate, &L->up, ACT_GELU_TANH, in[1].y, &choose, &to);
+    r.y = op_matmul(p, f, &L->down);
+    mat h = in[2].y;
     visit v = op_visit(p, L->gate_exps.side, &h, &to); /* experts may be on another device */
     h = op_moe_glu(p, h, to, &L->gate_exps, or_null(&L->up_exps), ACT_GELU_TANH);
-    h = op_return(p, v, op_moe_down(p, h, to, &L->down_exps));
-    op_add_branches(p, x, (branch){f, &L->dense_post_norm}, (branch){h, &L->expert_post_norm},
-                    &L->ffn_post_norm, g->eps);
+    if (v.from == v.to)
+        r.b = op_moe_branch(p, h, to, &L->down_exps, &L->expert_post_norm);
+    else
+        r.b = (branch){.y = op_return(p, v, op_moe_down(p, h, to, &L->down_exps)),
+                       .w = &L->expert_post_norm};
+    return r;
 }
 
-static void gemma4_add_dense(pass *p, const gemma4 *g, const gemma4_layer *L, mat x)
+static residual gemma4_dense(pass *p, const gemma4_layer *L, mat x, const residual *a)
 {
-    mat f = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    mat f = op_residual_norm(p, x, a, &L->ffn_norm);
     f = op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_GELU_TANH), &L->down);
-    op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);
+    return (residual){.y = f, .norm = &L->ffn_post_norm};
 }
 
-/* One decoder layer. *x: [rows, n_embd], updated in place; *ple: [rows, n_layer, n_ple] or empty.
+/* One decoder layer. h: s->x normed; *ple: [rows, n_layer, n_ple] or empty.
  * In the last layer that owns keys, both are cut down to the wanted rows, unless a tap reads this
  * layer or a later one. */
 static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L, int32_t il,
-                                 const kv_layout *kvs, mat *x, mat *ple)
+                                 const kv_layout *kvs, res_stream *s, mat h, mat *ple)
 {
     const kv_view *kv = &kvs->view[L->kv];
 
@@ -90,7 +96,7 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
               .k_rope = L->rope,
               .tail = !kv->window, /* a window has the last tokens alone */
               .scale = 1.0f};
-    mat y[3], h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
+    mat y[3];
     if (L->owns_kv) {
         w[n++] = &L->wk;
         if (L->wv.n_in && !kv->single)
@@ -105,7 +111,7 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     if (fewer) {
         op_qkv(p, &of, kv);
         of.k = of.v = (mat){0};
-        op_keep_outputs(p, (mat *const[]){x, &h, ple}, 3);
+        op_keep_outputs(p, (mat *const[]){&s->x, &h, ple}, 3);
         if (!p->rows->n)
             return;
         y[n] = op_matmul(p, h, &L->wq);
@@ -113,18 +119,20 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     of.q = mat_heads(y[n], d);
     mat q = op_qkv(p, &of, kv);
     if (cut)
-        op_keep_outputs(p, (mat *const[]){x, ple}, 2);
+        op_keep_outputs(p, (mat *const[]){&s->x, ple}, 2);
     mat a = op_attend(p, q, kv, 1.0f); /* no 1/sqrt(d): the q and k norms replace it */
-    op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
-
-    if (L->router.n_in)
-        gemma4_add_experts(p, g, L, *x);
-    else
-        gemma4_add_dense(p, g, L, *x);
-    if (L->ple_gate.n_in)
-        gemma4_add_ple(p, g, L, *x, mat_head(*ple, il));
-    op_scale(p, *x, 1.0f, &L->out_scale);
-    pass_tap(p, il, *x); /* a drafter may read this layer */
+    residual r = {
+        .y = op_matmul(p, mat_flat(a), &L->wo), .norm = &L->attn_post_norm, .eps = g->eps};
+    r = L->router.n_in ? gemma4_experts(p, g, L, s->x, &r) : gemma4_dense(p, L, s->x, &r);
+    if (L->ple_gate.n_in) {
+        r.eps = g->eps;
+        r.reader = &L->ple_gate;
+        op_residual(p, s->x, &r, NULL, NULL, 0);
+        r = gemma4_ple_part(p, L, s->x, mat_head(*ple, il));
+    }
+    r.scale = &L->out_scale;
+    res_leave(p, s, r);
+    pass_tap(p, il, s->x); /* a drafter may read this layer */
 }
 
 mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
@@ -135,25 +143,32 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
     if (!pass_shapes(p, "taps", last_tap < g->n_layer))
         return (mat){0};
     op_cross(p, g->embd.side, NULL, 0);
-    mat x = op_embed(p, &g->embd, sqrtf((float)g->n_embd));
-    op_put_soft(p, x);
+    res_stream s = {.x = op_embed(p, &g->embd, sqrtf((float)g->n_embd)), .eps = g->eps};
+    op_put_soft(p, s.x);
     mat ple = {0};
     if (g->n_ple)
-        ple = gemma4_ple(p, g, x);
+        ple = gemma4_ple(p, g, s.x);
 
     for (int32_t il = 0; il < g->n_layer && p->rows->n && !pass_failed(p); il++) {
         const gemma4_layer *L = &g->layer[il];
+        const bool last = il == g->n_layer - 1;
         p->il = il;
-        op_cross(p, L->side, (mat *const[]){&x, &ple}, 2); /* once, if the model is divided */
+        op_cross(p, L->side, (mat *const[]){&s.x, &ple}, 2); /* once, if the model is divided */
+        mat h = res_enter(p, &s, &L->attn_norm);
         size_t mark = pass_mark(p);
-        mat before = x;
-        gemma4_layer_forward(p, g, L, il, kv, &x, &ple);
-        /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
-        if (x.at == before.at && x.rows == before.rows)
-            pass_release(p, mark);
+        mat before = s.x;
         keys_done |= L->last_owner;
-        if (keys_done && il >= last_tap) /* if the layer has not */
-            op_keep_outputs(p, (mat *const[]){&x, &ple}, 2);
+        const bool cut = keys_done && il >= last_tap, inside = L->last_owner && il > last_tap;
+        s.next = last ? &g->out_norm : &g->layer[il + 1].attn_norm;
+        if ((last ? PASS_MAIN : g->layer[il + 1].side) != L->side ||
+            ((cut || last) && !res_rows_stay(p, inside)))
+            s.next = NULL;
+        gemma4_layer_forward(p, g, L, il, kv, &s, h, &ple);
+        /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
+        if (s.x.at == before.at && s.x.rows == before.rows)
+            pass_release(p, mark);
+        if (cut) /* if the layer has not */
+            op_keep_outputs(p, (mat *const[]){&s.x, &ple}, 2);
     }
-    return model_finish(p, m, x, &g->out_norm, g->eps);
+    return model_finish(p, m, &s, &g->out_norm);
 }

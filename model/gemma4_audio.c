@@ -284,23 +284,24 @@ static mat gemma4a_conv(pass *p, const gemma4a *g, int i, mat x)
 }
 
 /* Half a step of x by a unit without a gate. */
-static void gemma4a_add_ffn(pass *p, const gemma4a *g, const gemma4a_ffn *f, mat x)
+static void gemma4a_add_ffn(pass *p, const gemma4a *g, const gemma4a_ffn *f, res_stream *s)
 {
-    mat h = clamped_product(p, op_rms_norm(p, x, &f->norm, g->eps), &f->up);
+    mat h = clamped_product(p, res_enter(p, s, &f->norm), &f->up);
     mat y = clamped_product(p, op_act(p, h, ACT_SILU), &f->down);
-    op_add(p, x, op_scale(p, op_rms_norm_inplace(p, y, &f->post_norm, g->eps), 0.5f, NULL));
+    y = op_scale(p, op_rms_norm_inplace(p, y, &f->post_norm, g->eps), 0.5f, NULL);
+    res_leave(p, s, (residual){.y = y});
 }
 
-static void gemma4a_add_attention(pass *p, const gemma4a *g, const gemma4a_layer *L, mat x,
+static void gemma4a_add_attention(pass *p, const gemma4a *g, const gemma4a_layer *L, res_stream *s,
                                   mat places)
 {
-    int32_t head_dim = x.cols / g->n_head;
+    int32_t head_dim = s->x.cols / g->n_head;
     const near_rule rule = {.n_near = N_NEAR,
                             .scale = &L->q_scale,
                             .c = (float)(1 / sqrt((double)head_dim) / LN_2),
                             .k_factor = (float)(log(1 + exp(1.0)) / LN_2),
                             .cap = CAP};
-    mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
+    mat h = res_enter(p, s, &L->attn_norm);
     mat y[3];
     clamped_products(p, y, h, (const clamped_weight *[]){&L->wq, &L->wk, &L->wv}, 3);
     mat q = mat_heads(y[0], head_dim);
@@ -308,15 +309,18 @@ static void gemma4a_add_attention(pass *p, const gemma4a *g, const gemma4a_layer
     mat v = mat_heads(y[2], head_dim);
     mat far = mat_heads(op_matmul(p, places, &L->w_far), head_dim);
     mat a = mat_flat(op_near(p, q, k, v, far, &rule));
-    op_add_rms_norm(p, x, clamped_product(p, a, &L->wo), &L->attn_post_norm, g->eps);
+    mat o = clamped_product(p, a, &L->wo);
+    res_leave(p, s, (residual){.y = o, .norm = &L->attn_post_norm});
 }
 
-static void gemma4a_add_conv(pass *p, const gemma4a *g, const gemma4a_layer *L, mat x)
+static void gemma4a_add_conv(pass *p, const gemma4a *g, const gemma4a_layer *L, res_stream *s)
 {
-    mat u = clamped_product(p, op_rms_norm(p, x, &L->conv_norm, g->eps), &L->conv_in);
-    mat y = op_act_mul(p, mat_columns(u, x.cols, x.cols), mat_columns(u, 0, x.cols), ACT_SIGMOID);
+    const int32_t n = s->x.cols;
+    mat u = clamped_product(p, res_enter(p, s, &L->conv_norm), &L->conv_in);
+    mat y = op_act_mul(p, mat_columns(u, n, n), mat_columns(u, 0, n), ACT_SIGMOID);
     y = op_rms_norm_inplace(p, op_depthwise(p, y, &L->taps), &L->taps_norm, g->eps);
-    op_add(p, x, clamped_product(p, op_act(p, y, ACT_SILU), &L->conv_out));
+    y = clamped_product(p, op_act(p, y, ACT_SILU), &L->conv_out);
+    res_leave(p, s, (residual){.y = y});
 }
 
 static mat gemma4a_forward(pass *p, const model *m, const audio_input *in)
@@ -325,16 +329,22 @@ static mat gemma4a_forward(pass *p, const model *m, const audio_input *in)
     /* All frequencies of a time are one row of the stack's input. */
     mat c = gemma4a_conv(p, g, 0, mat_heads(in->rows, 1));
     mat x = op_matmul(p, mat_flat(gemma4a_conv(p, g, 1, c)), &g->in);
+    res_stream s = {.x = x, .eps = g->eps};
+    s.h[p->here] = op_norm_room(p, x);
     size_t mark = pass_mark(p);
     for (int32_t i = 0; i < m->n_layer && audio_goes_on(p, m, i); i++) {
         const gemma4a_layer *L = &g->layer[i];
-        gemma4a_add_ffn(p, g, &L->first, x);
+        s.next = &L->attn_norm;
+        gemma4a_add_ffn(p, g, &L->first, &s);
         pass_release(p, mark);
-        gemma4a_add_attention(p, g, L, x, in->places);
+        s.next = &L->conv_norm;
+        gemma4a_add_attention(p, g, L, &s, in->places);
         pass_release(p, mark);
-        gemma4a_add_conv(p, g, L, x);
+        s.next = &L->last.norm;
+        gemma4a_add_conv(p, g, L, &s);
         pass_release(p, mark);
-        gemma4a_add_ffn(p, g, &L->last, x);
+        s.next = NULL;
+        gemma4a_add_ffn(p, g, &L->last, &s);
         op_rms_norm_inplace(p, x, &L->norm, g->eps);
         pass_release(p, mark);
     }

@@ -35,19 +35,16 @@ static mat mtp_attend(pass *p, const gemma4_mtp *g, const gemma4_mtp_layer *L, c
     return a;
 }
 
-/* x: [rows, n_embd], updated in place. */
+/* h: s->x normed. */
 static void mtp_layer(pass *p, const gemma4_mtp *g, const gemma4_mtp_layer *L, const kv_layout *kvs,
-                      mat x)
+                      res_stream *s, mat h)
 {
-    mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
-    mat q = mat_heads(op_matmul(p, h, &L->wq), L->head_dim);
-    mat a = mtp_attend(p, g, L, kvs, q);
-    op_add_rms_norm(p, x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
-
-    h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    mat a = mtp_attend(p, g, L, kvs, mat_heads(op_matmul(p, h, &L->wq), L->head_dim));
+    const residual r = {
+        .y = op_matmul(p, mat_flat(a), &L->wo), .norm = &L->attn_post_norm, .eps = g->eps};
+    h = op_residual_norm(p, s->x, &r, &L->ffn_norm);
     h = op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_GELU_TANH), &L->down);
-    op_add_rms_norm(p, x, h, &L->ffn_post_norm, g->eps);
-    op_scale(p, x, 1.0f, &L->out_scale);
+    res_leave(p, s, (residual){.y = h, .norm = &L->ffn_post_norm, .scale = &L->out_scale});
 }
 
 static mat mtp_cap(pass *p, const gemma4_mtp *g, mat y)
@@ -100,20 +97,27 @@ mat gemma4_mtp_draft(pass *p, const model *m, const kv_layout *kv, mat h, int32_
     int32_t d = g->n_target_embd;
     mat result = pass_mat(p, p->rows->n, n_steps, 2 * n_ranks);
     mat in = pass_mat(p, p->rows->n, 1, 2 * d); /* embedding, then hidden */
+    res_stream s = {
+        .x = {.rows = p->rows->n, .heads = 1, .cols = g->pre.n_out, .stride = g->pre.n_out},
+        .eps = g->eps};
+    s.h[PASS_MAIN] = op_norm_room(p, s.x);
     side_marks mark = mark_sides(p);
     op_copy(p, mat_columns(in, d, d), h);
     mtp_embed(p, g->target, NULL, in);
     for (int32_t i = 0; i < n_steps && !pass_failed(p); i++) {
         release_sides(p, &mark);
-        mat x = op_matmul(p, in, &g->pre);
+        s.x = op_matmul(p, in, &g->pre);
+        s.made = 0;
         for (int32_t il = 0; il < g->n_layer; il++) {
             p->il = il;
+            mat hl = res_enter(p, &s, &g->layer[il].attn_norm);
             side_marks before = mark_sides(p);
-            mtp_layer(p, g, &g->layer[il], kv, x);
+            s.next = il + 1 < g->n_layer ? &g->layer[il + 1].attn_norm : &g->out_norm;
+            mtp_layer(p, g, &g->layer[il], kv, &s, hl);
             release_sides(p, &before);
         }
         p->il = -1;
-        mat hn = op_rms_norm(p, x, &g->out_norm, g->eps);
+        mat hn = res_enter(p, &s, &g->out_norm);
         mat best = mtp_choose(p, g, hn, n_ranks);
         op_copy(p, mat_head(result, i), best);
         if (i == n_steps - 1)

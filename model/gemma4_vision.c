@@ -258,9 +258,9 @@ static status bind_gemma4v(model *m, err *e)
 
 /* Every patch sees every patch. */
 static void gemma4v_add_attention(pass *p, const gemma4v *g, const gemma4v_layer *L,
-                                  const kv_view *kv, mat x)
+                                  const kv_view *kv, res_stream *s)
 {
-    mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
+    mat h = res_enter(p, s, &L->attn_norm);
     mat y[3];
     clamped_products(p, y, h, (const clamped_weight *[]){&L->wq, &L->wk, &L->wv}, 3);
     const qkv of = {.q = mat_heads(y[0], g->head_dim),
@@ -274,16 +274,17 @@ static void gemma4v_add_attention(pass *p, const gemma4v *g, const gemma4v_layer
                     .k_rope = L->rope};
     mat q = op_qkv(p, &of, kv);
     mat a = op_attend(p, q, kv, 1); /* no 1 / sqrt(head_dim): norms stand in for it */
-    op_add_rms_norm(p, x, clamped_product(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
+    mat o = clamped_product(p, mat_flat(a), &L->wo);
+    res_leave(p, s, (residual){.y = o, .norm = &L->attn_post_norm});
 }
 
-static void gemma4v_add_ffn(pass *p, const gemma4v *g, const gemma4v_layer *L, mat x)
+static void gemma4v_add_ffn(pass *p, const gemma4v_layer *L, res_stream *s)
 {
-    mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    mat h = res_enter(p, s, &L->ffn_norm);
     mat gu[2];
     clamped_products(p, gu, h, (const clamped_weight *[]){&L->gate, &L->up}, 2);
     mat y = clamped_product(p, op_act_mul(p, gu[0], gu[1], ACT_GELU_TANH), &L->down);
-    op_add_rms_norm(p, x, y, &L->ffn_post_norm, g->eps);
+    res_leave(p, s, (residual){.y = y, .norm = &L->ffn_post_norm});
 }
 
 static mat gemma4v_forward(pass *p, const model *m, const vision_input *in)
@@ -293,10 +294,15 @@ static mat gemma4v_forward(pass *p, const model *m, const vision_input *in)
     size_t mark = pass_mark(p);
     op_add(p, x, op_embed_mix(p, in->places, in->shares, &g->positions));
     pass_release(p, mark);
+    res_stream s = {.x = x, .eps = g->eps};
+    s.h[p->here] = op_norm_room(p, x);
+    mark = pass_mark(p);
     for (int32_t i = 0; i < m->n_layer && vision_goes_on(p, m, i); i++) {
-        gemma4v_add_attention(p, g, &g->layer[i], in->kv, x);
+        s.next = &g->layer[i].ffn_norm;
+        gemma4v_add_attention(p, g, &g->layer[i], in->kv, &s);
         pass_release(p, mark);
-        gemma4v_add_ffn(p, g, &g->layer[i], x);
+        s.next = i + 1 < m->n_layer ? &g->layer[i + 1].attn_norm : NULL;
+        gemma4v_add_ffn(p, &g->layer[i], &s);
         pass_release(p, mark);
     }
     p->il = -1;

@@ -666,14 +666,14 @@ mat model_head(pass *p, const model *m, mat x)
     return op_softcap(p, op_matmul(p, x, m->head), m->softcap, m->suppress, m->n_suppress);
 }
 
-mat model_finish(pass *p, const model *m, mat x, const weight *norm, float eps)
+mat model_finish(pass *p, const model *m, res_stream *s, const weight *norm)
 {
     p->il = -1;
-    op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
-    op_keep_outputs(p, (mat *const[]){&x}, 1);
+    op_cross(p, PASS_MAIN, (mat *const[]){&s->x}, 1);
+    op_keep_outputs(p, (mat *const[]){&s->x}, 1);
     if (!p->rows->n)
         return (mat){0};
-    mat y = op_rms_norm(p, x, norm, eps);
+    mat y = res_enter(p, s, norm);
     pass_tap(p, PASS_TAP_NORM, y);
     return p->hidden || m->encoder ? y : model_head(p, m, y);
 }
@@ -683,29 +683,42 @@ bool model_cuts_rows(const pass *p, const model *m, int32_t il)
     return il == m->n_layer - 1 && pass_last_tap(p) < il;
 }
 
+/* The norm that layer il makes for what follows: none across devices, and none where rows of
+ * deepstack are added behind the layer, or rows leave there. */
+static const weight *next_norm(const pass *p, const model *m, model_norm_fn *norm, int32_t il)
+{
+    const bool last = il == m->n_layer - 1, deep = il < m->n_deep && p->st->n_soft;
+    const int32_t side = last ? PASS_MAIN : m->layer_side[il + 1];
+    if (side != m->layer_side[il] || deep || (last && !res_rows_stay(p, model_cuts_rows(p, m, il))))
+        return NULL;
+    return norm(m, il + 1);
+}
+
 mat model_run(pass *p, const model *m, const kv_layout *kv, model_layer_fn *layer,
-              const weight *norm, float eps)
+              model_norm_fn *norm, float eps)
 {
     if (!pass_shapes(p, "taps", pass_last_tap(p) < m->n_layer))
         return (mat){0};
     op_cross(p, m->embd->side, NULL, 0);
-    mat x = op_embed(p, m->embd, m->embd_scale);
-    op_put_soft(p, x);
+    res_stream s = {.x = op_embed(p, m->embd, m->embd_scale), .eps = eps};
+    op_put_soft(p, s.x);
     for (int32_t il = 0; il < m->n_layer && p->rows->n && !pass_failed(p); il++) {
         p->il = il;
-        op_cross(p, m->layer_side[il], (mat *const[]){&x}, 1); /* once, if the model is divided */
+        op_cross(p, m->layer_side[il], (mat *const[]){&s.x}, 1); /* once, if the model is divided */
+        mat h = res_enter(p, &s, norm(m, il));
         size_t mark = pass_mark(p);
-        mat before = x;
-        layer(p, m, il, kv, &x);
+        mat before = s.x;
+        s.next = next_norm(p, m, norm, il);
+        layer(p, m, il, kv, &s, h);
         if (il < m->n_deep)
-            op_add_soft(p, x, il);
+            op_add_soft(p, s.x, il);
         if (p->rows->n)
-            pass_tap(p, il, x); /* a drafter may read this layer */
+            pass_tap(p, il, s.x); /* a drafter may read this layer */
         /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
-        if (x.at == before.at && x.rows == before.rows)
+        if (s.x.at == before.at && s.x.rows == before.rows)
             pass_release(p, mark);
     }
-    return model_finish(p, m, x, norm, eps);
+    return model_finish(p, m, &s, norm(m, m->n_layer));
 }
 
 /* Answers' passes, where every device can. Prompts over several devices go without: their chunks

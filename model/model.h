@@ -7,6 +7,7 @@
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
+#include "model/res_stream.h"
 #include "backend/ops.h"
 #include "format/gguf.h"
 #include "kv/kv.h"
@@ -194,16 +195,20 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv);
  * that is no hidden one. On the main side. */
 mat model_head(pass *p, const model *m, mat x);
 /* For architectures whose layers pass on rows alone: embeds the tokens, runs every layer, and ends
- * as model_finish does. `layer` adds its results to *x. After its keys are stored it may cut *x
- * down to the wanted rows where model_cuts_rows says so; if none are left, it returns at once. */
-typedef void model_layer_fn(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x);
+ * as model_finish does. `layer` gets the normed stream h and adds its results to s->x. After its
+ * keys are stored it may cut s->x down to the wanted rows where model_cuts_rows says so; if none
+ * are left, it returns at once. Else it ends with res_leave. */
+typedef void model_layer_fn(pass *p, const model *m, int32_t il, const kv_layout *kv, res_stream *s,
+                            mat h);
+/* The norm that layer il begins with; of n_layer: that of the output head. */
+typedef const weight *model_norm_fn(const model *m, int32_t il);
 mat model_run(pass *p, const model *m, const kv_layout *kv, model_layer_fn *layer,
-              const weight *norm, float eps);
+              model_norm_fn *norm, float eps);
 /* Whether only the wanted rows go on in layer il: it is the last, and no tap reads it. */
 bool model_cuts_rows(const pass *p, const model *m, int32_t il);
-/* For architectures: the end of a forward pass, after the last layer. The wanted rows of x, normed;
- * through the head, unless the pass is a hidden one. */
-mat model_finish(pass *p, const model *m, mat x, const weight *norm, float eps);
+/* For architectures: the end of a forward pass, after the last layer. The wanted rows of the
+ * stream, normed; through the head, unless the pass is a hidden one. */
+mat model_finish(pass *p, const model *m, res_stream *s, const weight *norm);
 
 /* For architectures, inside model/ only: a weight of the given shape. If it is missing: E_FORMAT,
  * or *w stays empty (n_in == 0) if optional. n_mat is 1 except for experts. Adds to the totals. */

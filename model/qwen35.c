@@ -17,21 +17,27 @@ const model_arch qwen35_arch = {.name = "qwen35", SAMPLING, QWEN35, .nextn = &qw
 const model_arch qwen35moe_arch = {
     .name = "qwen35moe", SAMPLING, QWEN35, .nextn = &qwen35moe_nextn_arch};
 
+/* Adds y to x; then x normed for the feed-forward part. */
+static mat add(pass *p, const qwen35 *g, const qwen35_layer *L, mat x, mat y)
+{
+    return op_residual_norm(p, x, &(residual){.y = y, .eps = g->eps}, &L->ffn_norm);
+}
+
 /* x += W_out(norm(delta(conv(W_qkv h))) * silu(W_z h)). cut: the wanted rows alone go on, once the
  * others have passed through the state. */
-static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, const recur_view *rv, mat *x,
-                      mat h, bool cut)
+static mat add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, const recur_view *rv,
+                     res_stream *s, mat h, bool cut)
 {
     const delta_unit u = {&L->taps, &L->out_norm, {&L->a, &L->dt}, g->eps};
     mat y[4];
     op_matmuls(p, y, h, (const weight *[]){&L->wqkv, &L->wz, &L->wa, &L->wb}, 4);
     mat o = op_delta_unit(p, y[0], y[1], y[2], y[3], &u, rv);
     if (cut) {
-        op_keep_outputs(p, (mat *const[]){x, &o}, 2);
+        op_keep_outputs(p, (mat *const[]){&s->x, &o}, 2);
         if (!p->rows->n)
-            return;
+            return h;
     }
-    op_add(p, *x, op_matmul(p, o, &L->out));
+    return add(p, g, L, s->x, op_matmul(p, o, &L->out));
 }
 
 void qwen35_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h)
@@ -46,8 +52,8 @@ void qwen35_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view 
     op_qkv(p, &of, kv);
 }
 
-void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
-                          mat *x, mat h, bool cut)
+mat qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
+                         res_stream *s, mat h, bool cut)
 {
     const int32_t d = g->head_dim;
     const bool fewer = cut && p->st->out.n < p->rows->n;
@@ -61,9 +67,9 @@ void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const
     mat y[3];
     if (fewer) { /* the others leave their keys */
         qwen35_keys(p, g, L, kv, h);
-        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
+        op_keep_outputs(p, (mat *const[]){&s->x, &h}, 2);
         if (!p->rows->n)
-            return;
+            return h;
         y[2] = op_matmul(p, h, &L->wq);
     } else {
         op_matmuls(p, y, h, (const weight *[]){&L->wk, &L->wv, &L->wq}, 3);
@@ -74,18 +80,13 @@ void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const
     of.q = mat_columns(both, 0, d);
     mat q = op_qkv(p, &of, kv);
     if (cut)
-        op_keep_outputs(p, (mat *const[]){x}, 1);
+        op_keep_outputs(p, (mat *const[]){&s->x}, 1);
     mat a = op_attend_gate(p, q, mat_columns(both, d, d), ACT_SIGMOID, kv, of.scale);
-    op_add(p, *x, op_matmul(p, a, &L->wo));
+    return add(p, g, L, s->x, op_matmul(p, a, &L->wo));
 }
 
-void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)
+void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, res_stream *s, mat h)
 {
-    mat f = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    if (!L->router.n_in) {
-        op_add(p, x, op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_SILU), &L->down));
-        return;
-    }
     const mixture m = {.router = &L->router,
                        .gate = &L->gate_exps,
                        .up = L->up_exps.n_in ? &L->up_exps : NULL,
@@ -96,25 +97,31 @@ void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)
                        .shared_down = &L->down,
                        .k = g->n_expert_used,
                        .act = ACT_SILU};
-    op_add(p, x, op_mixture(p, f, &m));
+    mat y = L->router.n_in ? op_mixture(p, h, &m)
+                           : op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down);
+    res_leave(p, s, (residual){.y = y});
 }
 
-static void layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
+static void layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, res_stream *s,
+                          mat h)
 {
     const qwen35 *g = m->impl;
     const qwen35_layer *L = &g->layer[il];
-    mat h = op_rms_norm(p, *x, &L->norm, g->eps);
     bool cut = model_cuts_rows(p, m, il);
-    if (L->full)
-        qwen35_add_attention(p, g, L, &kv->view[L->at], x, h, cut);
-    else
-        add_delta(p, g, L, &kv->recur[L->at], x, h, cut);
+    h = L->full ? qwen35_add_attention(p, g, L, &kv->view[L->at], s, h, cut)
+                : add_delta(p, g, L, &kv->recur[L->at], s, h, cut);
     if (p->rows->n)
-        qwen35_add_ffn(p, g, L, *x);
+        qwen35_add_ffn(p, g, L, s, h);
+}
+
+static const weight *norm_of(const model *m, int32_t il)
+{
+    const qwen35 *g = m->impl;
+    return il < m->n_layer ? &g->layer[il].norm : &g->out_norm;
 }
 
 mat qwen35_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const qwen35 *g = m->impl;
-    return model_run(p, m, kv, layer_forward, &g->out_norm, g->eps);
+    return model_run(p, m, kv, layer_forward, norm_of, g->eps);
 }

@@ -97,9 +97,9 @@ mat qwen35_nextn_draft(pass *p, const model *m, const kv_layout *kv, mat hidden,
 /* Stores keys and values of the layer's normed input h. */
 void qwen35_keys(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv, mat h);
 /* The same, and x += W_o(attend(q, k, v) * sigmoid(gate)). cut: of the wanted rows alone, which
- * *x is cut down to. */
-void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
-                          mat *x, mat h, bool cut);
-void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x);
+ * s->x is cut down to. Gives x normed for qwen35_add_ffn, which ends the layer. */
+mat qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
+                         res_stream *s, mat h, bool cut);
+void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, res_stream *s, mat h);
 
 #endif

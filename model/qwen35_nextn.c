@@ -71,12 +71,13 @@ mat qwen35_nextn_draft(pass *p, const model *m, const kv_layout *kv, mat hidden,
     const qwen35_nextn *x = m->impl;
     const qwen35_layer *L = x->g.layer;
     const model *t = x->target;
-    mat y = joined(p, x, hidden, made_by == NEXTN_BY_MODEL ? model_norm(x) : layer_norm(x));
-    mat h = op_rms_norm(p, y, &L->norm, x->g.eps);
-    qwen35_add_attention(p, &x->g, L, &kv->view[0], &y, h, false);
-    qwen35_add_ffn(p, &x->g, L, y);
-    next.rows = y.rows;
-    op_copy(p, next, y);
-    mat z = op_matmul(p, op_rms_norm(p, y, layer_norm(x), x->g.eps), t->head);
+    res_stream s = {.eps = x->g.eps, .next = layer_norm(x)};
+    s.x = joined(p, x, hidden, made_by == NEXTN_BY_MODEL ? model_norm(x) : layer_norm(x));
+    mat h = res_enter(p, &s, &L->norm);
+    h = qwen35_add_attention(p, &x->g, L, &kv->view[0], &s, h, false);
+    qwen35_add_ffn(p, &x->g, L, &s, h);
+    next.rows = s.x.rows;
+    op_copy(p, next, s.x);
+    mat z = op_matmul(p, res_enter(p, &s, layer_norm(x)), t->head);
     return mat_flat(op_best(p, op_softcap(p, z, t->softcap, t->suppress, t->n_suppress), k));
 }

@@ -57,20 +57,26 @@ static size_t quant_bytes(const dev_quant *q, size_t *codes)
     return *codes + rows * (size_t)(q->cols / GROUP) * 8;
 }
 
-dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool single)
+dev_quant cuda_quant_at(void *at, int32_t rows, int32_t cols, bool bf, bool single)
 {
     dev_quant q = {.rows = rows, .cols = cols, .tile = single || rows == 1 ? 1 : 8};
+    size_t codes;
+    quant_bytes(&q, &codes);
     if (bf) {
-        q.bf = cuda_temp(p, (size_t)rows * (size_t)cols * sizeof *q.bf);
-        return q;
-    }
-    size_t codes, n = quant_bytes(&q, &codes);
-    char *at = cuda_temp(p, n);
-    if (at) {
-        q.q = (int8_t *)at;
-        q.s = at + codes; /* codes is a multiple of 32 */
+        q.bf = at;
+    } else if (at) {
+        q.q = at;
+        q.s = (char *)at + codes; /* codes is a multiple of 32 */
     }
     return q;
+}
+
+dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool single)
+{
+    const dev_quant q = cuda_quant_at(NULL, rows, cols, bf, single);
+    size_t codes, n = quant_bytes(&q, &codes);
+    n = bf ? (size_t)rows * (size_t)cols * sizeof *q.bf : n;
+    return cuda_quant_at(cuda_temp(p, n), rows, cols, bf, single);
 }
 
 /* Forgets the copies in scratch that was released since the last call. */
@@ -127,28 +133,9 @@ bool cuda_has_quant(pass *p, dev_mat x)
     return known(p, x, false, x.rows == 1 ? 1 : 8).q;
 }
 
-/* Fills the copy q: in the waiting norm that is about to write x, else by a kernel of its own. With
- * `free` only the former, and else nothing. */
-static dev_quant make_copy(pass *p, dev_mat x, dev_quant q, bool free)
-{
-    cuda_device *c = cuda_of(p);
-    if (p->dry || pass_failed(p))
-        return q;
-    if (!cuda_join_copy(c, x, q)) {
-        if (free)
-            return (dev_quant){0};
-        cuda_settle(c);
-        cu_quantise(c->stream, x, q);
-    }
-    if (x.stride == x.cols)
-        cuda_quant_keep(p, x.at, q);
-    return q;
-}
-
 dev_quant cuda_quant_of_row(pass *p, dev_mat x)
 {
-    dev_quant q = known(p, x, false, 1);
-    return q.q ? q : make_copy(p, x, cuda_quant_room(p, 1, x.cols, false, false), true);
+    return known(p, x, false, 1);
 }
 
 dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
@@ -156,5 +143,11 @@ dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
     dev_quant q = known(p, x, bf, single || x.rows == 1 ? 1 : 8);
     if (q.q || q.bf)
         return q;
-    return make_copy(p, x, cuda_quant_room(p, x.rows, x.cols, bf, single), false);
+    q = cuda_quant_room(p, x.rows, x.cols, bf, single);
+    if (p->dry || pass_failed(p))
+        return q;
+    cu_quantise(cuda_select(p->dev)->stream, x, q);
+    if (x.stride == x.cols)
+        cuda_quant_keep(p, x.at, q);
+    return q;
 }

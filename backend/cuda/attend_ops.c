@@ -171,7 +171,7 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     if (pass_failed(p))
         return;
     dev_step st = cuda_step(p, kv);
-    cuda_settle(c);
+    cuda_select(&c->dev);
     cu_kv_store(c->stream, view, st, cuda_mat(k), cuda_mat(v));
     cuda_done(p, "kv_store");
 }

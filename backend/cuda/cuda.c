@@ -50,7 +50,6 @@ static void cuda_release(device *d, void *p, size_t n_bytes)
     cuda_device *c = cuda_select(d);
     if (!p)
         return;
-    cuda_settle(c);
     cuda_await(c, NULL, "waiting for the device");
     if (c->stalled) /* the memory is lost until the process ends */
         return;
@@ -61,7 +60,7 @@ static void cuda_release(device *d, void *p, size_t n_bytes)
 
 static void cuda_clear(device *d, void *p, size_t n_bytes)
 {
-    cuda_settle(cuda_select(d));
+    cuda_select(d);
     cuda_ok(self_of(d), NULL, cudaMemsetAsync(p, 0, n_bytes, self_of(d)->stream),
             "clearing memory");
 }
@@ -71,7 +70,6 @@ static void cuda_clear(device *d, void *p, size_t n_bytes)
 static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 {
     cuda_device *c = cuda_select(d);
-    cuda_settle(c);
     cuda_wrote(c, to, n_bytes);
     if (n_bytes <= PUT_WORDS * 4 && n_bytes % 4 == 0 && (uintptr_t)to % 4 == 0) {
         put_args a = {.to = to, .n = (int32_t)n_bytes / 4};
@@ -89,7 +87,6 @@ static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 static void cuda_download(device *d, void *to, const void *from, size_t n_bytes)
 {
     cuda_device *c = cuda_select(d);
-    cuda_settle(c);
     void *at = n_bytes <= BOUNCE_BYTES && c->bounce ? c->bounce : to;
     cuda_ok(c, NULL, cudaMemcpyAsync(at, from, n_bytes, cudaMemcpyDeviceToHost, c->stream),
             "copying from the device");
@@ -109,7 +106,6 @@ static void take_sifted(const sift_result *from, sift_want *w, int32_t cap)
 static void cuda_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap)
 {
     cuda_device *c = cuda_select(d);
-    cuda_settle(c);
     for (int32_t i = 0; i < n_wants; i++) {
         want[i].n = -1;
         want[i].bad = false;
@@ -135,7 +131,6 @@ static void cuda_keep_rows(device *d, const row_store *store, int32_t n_stores, 
     cuda_device *c = cuda_select(d);
     keep_args a = {.first = first, .n = n};
     _Static_assert((int)KEEP_ROWS == (int)STEP_TREE_ROWS_MAX, "a path has at most a tree's rows");
-    cuda_settle(c);
     for (int32_t i = 0; i < n; i++)
         a.from[i] = (uint8_t)from[i];
     for (int32_t i = 0; i < n_stores; i++) {
@@ -177,7 +172,6 @@ static uint64_t cuda_available(const device *d)
 static void cuda_wait(device *d)
 {
     cuda_device *c = cuda_select(d);
-    cuda_settle(c);
     cuda_await(c, NULL, "computing");
 }
 
@@ -343,7 +337,6 @@ static void cuda_begin(device *d, pass *p)
     if (c->raw || c->pinned[0])
         cuda_loading_free(c);
     memset(c->activation_copies, 0, sizeof c->activation_copies);
-    cuda_forget_waiting(c);
     c->next_activation_copy = 0;
     c->chosen = c->choice = c->choice_done = NULL;
     c->unit_late = c->splits = false;
@@ -389,15 +382,9 @@ static void cuda_begin(device *d, pass *p)
     cuda_experts_begin(c, p);
 }
 
-/* A pass without wanted rows ends with the stores of its last keys, which wait for an op to join.
- */
 static void cuda_end(device *d, pass *p)
 {
-    cuda_device *c = d->self;
-    if (pass_failed(p))
-        cuda_forget_waiting(c);
-    else
-        cuda_settle(c);
+    cuda_device *c = cuda_select(d);
     cuda_ask_pages(c, p);
     if (!c->recording) /* else the pass has not run yet */
         cuda_take_stats(c, p);

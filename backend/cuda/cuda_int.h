@@ -4,7 +4,6 @@
  * cuda.c, weights.c   the device, its memory, the step block; weights on their way to it
  * ops.c          the op table: picks kernels by row count and weight layout
  * activation_copies.c       which activations already have an int8 or bf16 copy
- * fuse.c         residuals that become one kernel with the next norm
  * head_ops.c     heads of queries, keys and values: norm, rotation, store
  * blas.c         products of long prompts: cuBLASLt or matmul_wide.cu
  * graph.c        passes of few rows, recorded and replayed
@@ -60,15 +59,6 @@ typedef struct sorted_pairs {
     int32_t n, n_expert;
     expert_lists lists;
 } sorted_pairs;
-
-/* fuse.c: ops that were called and are not launched yet. */
-typedef struct waiting {
-    residual_args residual;
-    bool has_residual, has_sum;
-    dev_mat sum; /* of rows' experts: the sum over k of `parts` [rows, k, sum.cols] */
-    const float *parts;
-    int32_t k;
-} waiting;
 
 /* The rows of a pass that a page_watch looks at, and where it adds to. n_pages is not part of it:
  * kernels read it from the device. */
@@ -184,7 +174,6 @@ typedef struct cuda_device {
     cudaEvent_t pinned_done[2];
     activation_copy activation_copies[ACTIVATION_COPIES];
     int32_t next_activation_copy;
-    waiting wait;
     sorted_pairs sorted;
     const int32_t *chosen; /* the choice of experts of the last gated product */
     /* The choice of the last router. choice: its kernel may still run when a later one begins. Then
@@ -245,7 +234,7 @@ status card_facts(const char *name, gpu_facts *f, err *e);
 
 /* runtime.c: what every file asks of the CUDA runtime. */
 /* Makes the device's GPU the calling thread's. Every entry point that any thread may call begins
- * with it, and so does cuda_settle, which comes before every launch of an op. */
+ * with it, and so does every launch of an op. */
 cuda_device *cuda_select(const device *d);
 /* Keeps a failure of the runtime, in the device and in the pass, if there is one. True if r is
  * OK. */
@@ -267,17 +256,8 @@ status cuda_weight_load(device *d, weight *w, err *e);
 void cuda_weight_free(device *d, weight *w);
 void cuda_loading_free(cuda_device *c); /* frees the buffers of loading */
 
-/* fuse.c. cuda_settle launches all waiting ops. */
-void cuda_settle(cuda_device *c);
-void cuda_forget_waiting(cuda_device *c);
-void cuda_wait_residual(cuda_device *c, residual_args a);
-void cuda_products(cuda_device *c, const one_product *job, int32_t n); /* of few rows; now */
-launch_memory cuda_launch_memory(cuda_device *c);                      /* with tickets of its own */
-/* True if the op joined a waiting one. */
-bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
-bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
-bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);
-void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k);
+/* ops.c */
+launch_memory cuda_launch_memory(cuda_device *c); /* with tickets of its own */
 
 /* op_times.c */
 status cuda_time_passes(device *d, err *e);
@@ -455,6 +435,8 @@ void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes);
 dev_mat cuda_mat(mat m); /* flat */
 /* Room for a copy of rows x cols: bf16, or int8 in tiles fit for that many rows. */
 dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool single);
+/* The same in memory that is there; NULL: its shape alone. */
+dev_quant cuda_quant_at(void *at, int32_t rows, int32_t cols, bool bf, bool single);
 void cuda_quant_keep(pass *p, const float *x, dev_quant q);
 /* The copy of x, made now if there is none. single: rows in tiles of one. */
 dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single);

@@ -380,7 +380,7 @@ void cuda_experts_leave(pass *p, const weight *down)
     if (!x || !x->streams || !down->home || p->dry || pass_failed(p))
         return;
     int b = down->home->layer & 1;
-    cuda_settle(c);
+    cuda_select(&c->dev);
     if (cuda_ok(c, p, cudaEventRecord(x->stage_free[b], c->stream), "experts of prompts"))
         x->stage_read[b] = false;
 }

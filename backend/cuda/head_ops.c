@@ -179,7 +179,7 @@ void cuda_qkv(pass *p, mat q, mat v, const qkv *a, const kv_view *kv)
     head_list l = {.kv = cuda_view_of(p, kv), .st = cuda_step(p, kv)};
     if (pass_failed(p))
         return;
-    cuda_settle(cuda_of(p));
+    cuda_select(p->dev);
     if (v.rows && kv->single)
         store_stream(p, &l, v, a);
     else if (v.rows)

@@ -66,29 +66,24 @@ typedef struct norm_job {
     dev_quant q;
 } norm_job;
 enum { NORM_JOBS = 3 };
-/* n norms of x; results overlap neither each other nor x. */
-void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, float eps);
 /* Up to so many rows kernels of norms run their instructions once before they begin (norm.cu). */
 enum { REHEARSED_ROWS = 16 };
 typedef struct residual_args {
-    dev_mat x, y; /* x = x + rms_norm(y) w, then times c cw[0] if scaled */
+    dev_mat x, y; /* x = x + rms_norm(y) w, then times cw[0] (cw NULL: 1). y at NULL: x stays */
     const float *w, *cw;
-    float eps, c, h_eps;
-    bool scaled;
+    float eps;
     dev_mat b; /* optional: first y = rms_norm(y) yw + rms_norm(b) bw; y and b are overwritten */
     /* More than REHEARSED_ROWS rows: b is the sum of these over k, in ascending order: [rows, k,
      * b.cols]. Or NULL. */
     const float *parts;
     int32_t k;
     const float *yw, *bw;
-    norm_job h[NORM_JOBS]; /* norms of the new x */
+    norm_job h[NORM_JOBS]; /* norms of the new x; results overlap neither each other nor x */
     int32_t n_h;
     dev_quant q; /* without norms: the copy of the new x */
-    bool plain;  /* x = x + y instead; one norm at most follows */
+    bool plain;  /* x = x + y instead */
 } residual_args;
 void cu_residual(cudaStream_t s, residual_args a);
-/* Do these fit the kernel of a plain residual? A norm that joins must fit it too. */
-bool cu_can_wait_add(dev_mat x, dev_mat y);
 typedef struct head_job {
     dev_mat y, x;         /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
     dev_mat bare;         /* also rms_norm(x) without w, as large as y; at NULL: none */

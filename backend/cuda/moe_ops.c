@@ -35,7 +35,7 @@ void cuda_route(pass *p, routing r, mat logits, const route_rule *rule)
     choice how = choice_of(p, rule);
     if (p->dry || pass_failed(p) || !r.rows)
         return;
-    cuda_settle(cuda_of(p));
+    cuda_select(p->dev);
     wrote_routing(cuda_of(p), r);
     cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), how);
     cuda_done(p, "route");
@@ -103,7 +103,7 @@ static void pair_bias(pass *p, mat y, routing r, const weight *w)
     const float *bias = cuda_vector(p, w->bias);
     if (!bias || pass_failed(p) || !r.rows)
         return;
-    cuda_settle(cuda_of(p));
+    cuda_select(p->dev);
     cu_pair_bias(cuda_of(p)->stream, by_pair(y), r.id, bias);
 }
 
@@ -139,7 +139,7 @@ static void count_choice(pass *p, routing r, const weight *gate)
 {
     if (!gate->home || p->dry || pass_failed(p) || !r.rows)
         return;
-    cuda_settle(cuda_of(p));
+    cuda_select(p->dev);
     cu_count_experts(cuda_of(p)->stream, r.id, r.rows * r.k, gate->home->count);
 }
 
@@ -161,7 +161,7 @@ static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
                       .tiles = cuda_temp(p, (size_t)expert_tiles(n, n_expert) * EXPERT_TILE_BYTES)};
     if (p->dry || pass_failed(p))
         return l;
-    cuda_settle(cuda_of(p));
+    cuda_select(p->dev);
     cu_expert_sort(cuda_of(p)->stream, r.id, n, n_expert, l);
     *known = (sorted_pairs){r.id, n, n_expert, l};
     return l;
@@ -171,7 +171,7 @@ static void expert_mma(pass *p, mat y, dev_quant x, const weight *w, expert_list
 {
     if (p->dry || pass_failed(p))
         return;
-    cuda_settle(cuda_of(p));
+    cuda_select(p->dev);
     cuda_wrote_mat(p, y);
     cu_expert_mma(cuda_of(p)->stream, by_pair(y), x, cuda_view(w), l, k);
 }
@@ -319,6 +319,18 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     cuda_done(p, "moe_glu");
 }
 
+static expert_product down_product(const cuda_device *c, mat y, dev_quant x, routing r,
+                                   const weight *down)
+{
+    return (expert_product){
+        .p = {.y = cuda_mat(y), .x = x, .w = cuda_view(down), .n_out = down->n_out},
+        .expert = r.id,
+        .share = r.weight,
+        .k = r.k,
+        .x_per_pair = true,
+        .chosen = c->chosen == r.id};
+}
+
 static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
     cuda_device *c = cuda_of(p);
@@ -350,12 +362,7 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     if (cuda_skip(p, y))
         return;
     cuda_wrote_mat(p, y);
-    expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(down), .n_out = down->n_out},
-                        .expert = r.id,
-                        .share = r.weight,
-                        .k = r.k,
-                        .x_per_pair = true,
-                        .chosen = c->chosen == r.id};
+    expert_product a = down_product(c, y, q, r, down);
     cuda_offload *offload = cuda_offload_of(c, down);
     const offload_view v = offload ? cuda_offload_again(offload, down) : (offload_view){0};
     reads_experts(c, r, &a.p.w);
@@ -367,7 +374,7 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
             if (offload)
                 cu_offload_join(c->stream, a.p.y, outputs.at, r.weight, r.k, v);
             else
-                cuda_wait_sum(c, a.p.y, outputs.at, r.k);
+                cu_expert_join(c->stream, a.p.y, outputs.at, NULL, r.k);
             cuda_done(p, "moe_down");
             return;
         }
@@ -384,10 +391,31 @@ void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     const float *bias = cuda_vector(p, down->bias);
     moe_down(p, y, x, r, down);
     if (bias && !pass_failed(p) && y.rows) {
-        cuda_settle(cuda_of(p));
+        cuda_select(p->dev);
         cu_expert_bias(cuda_of(p)->stream, cuda_mat(y), r.id, r.weight, r.k, bias);
     }
     cuda_experts_leave(p, down);
+}
+
+/* Rows of answers of which the kernels of residuals take the sums too. */
+bool cuda_moe_parts(pass *p, mat parts, mat x, routing r, const weight *down)
+{
+    cuda_device *c = cuda_of(p);
+    if (x.rows <= REHEARSED_ROWS || !cuda_few(p) || down->bias || !cuda_loaded(p, down) ||
+        cuda_is_float(cuda_kind(p, down)) || (!p->dry && cuda_offload_of(c, down)))
+        return false;
+    dev_quant q = cuda_quant(p, by_pair(x), false, true);
+    if (cuda_idle(p, x))
+        return true;
+    cuda_select(&c->dev);
+    cuda_wrote_mat(p, parts);
+    if (!together(c, down_product(c, parts, q, r, down), NULL))
+        return false;
+    const packed v = cuda_view(down);
+    reads_experts(c, r, &v);
+    cuda_done(p, "moe_down");
+    cuda_experts_leave(p, down);
+    return true;
 }
 
 enum { DOWN_WARPS = 16 }; /* of a block of expert_down_kernel */

@@ -216,7 +216,7 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
             if (place(k) < n)
                 *(float4 *)(hw + j * n + place(k)) = h.v[k]; /* read back by the same thread */
     }
-    float c = a.cw ? a.c * a.cw[0] : a.c;
+    float c = a.cw ? a.cw[0] : 1;
 #pragma unroll 1
     for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
         if (go)
@@ -239,7 +239,7 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
             }
             eight_times(&y, inverse(vector_sum(squares(y), sums + 64), n, a.eps), w);
             x = sum_of(x, y);
-            if (a.scaled)
+            if (a.cw)
                 times_all(&x, c);
 #pragma unroll
             for (int k = 0; k < 2; k++)
@@ -248,7 +248,7 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
         }
         if (!a.n_h)
             continue;
-        float inv = inverse(vector_sum(squares(x), sums + 96), n, a.h_eps);
+        float inv = inverse(vector_sum(squares(x), sums + 96), n, a.eps);
 #pragma unroll 1
         for (int j = 0; j < (go ? a.n_h : 1); j++) {
             eight h = x;
@@ -259,7 +259,7 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
     }
 }
 
-/* x = (x + rms_norm(y) * w) * c * cw[0], or, PLAIN, (x + y) * c * cw[0]; then h = rms_norm(x) * hw
+/* x = (x + rms_norm(y) * w) * cw[0], or, PLAIN, (x + y) * cw[0]; then h = rms_norm(x) * hw
  * and its copy, or, without h, the copy of x grid:   a block per row shared: one float per warp,
  * four times bound:  latency at few rows, bandwidth at many */
 template <bool REHEARSES, bool PLAIN>
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
     int n = a.x.cols, r = (int)blockIdx.x;
     grid_trigger();
     eight w = take_weight(PLAIN ? NULL : a.w, n), hw = take_weight(a.h[0].w, n);
-    float c = a.cw ? a.c * a.cw[0] : a.c;
+    float c = a.cw ? a.cw[0] : 1;
 #pragma unroll 1
     for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
         if (go)
@@ -281,14 +281,14 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
         if (!PLAIN)
             eight_times(&v, inverse(vector_sum(squares(v), table[go]), n, a.eps), w);
         x = sum_of(x, v);
-        if (a.scaled)
+        if (a.cw)
             times_all(&x, c);
 #pragma unroll
         for (int k = 0; k < 2; k++)
             if (place(k) < there)
                 *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
         if (a.n_h) {
-            eight_times(&x, inverse(vector_sum(squares(x), table[go] + 32), n, a.h_eps), hw);
+            eight_times(&x, inverse(vector_sum(squares(x), table[go] + 32), n, a.eps), hw);
             put_row(a.h[0].y.at + r * a.h[0].y.stride, x, there, a.h[0].q, r);
         } else if (a.q.q || a.q.bf) {
             put_row(a.x.at + r * a.x.stride, x, there, a.q, r);
@@ -500,39 +500,34 @@ static void branches(cudaStream_t s, residual_args a)
            (size_t)(a.n_h * a.x.cols) * sizeof(float), s, a);
 }
 
-extern "C" void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, float eps)
+/* Of x as it is; y and b are none. */
+static void norms(cudaStream_t s, const residual_args &a)
 {
-    residual_args a = {};
-    a.x = x;
-    for (int i = 0; i < n; i++)
-        a.h[i] = job[i];
-    a.n_h = n;
-    a.h_eps = eps;
-    if (n > 1 && x.cols <= BRANCHES_WIDEST && in_fours(a)) {
+    if (a.n_h > 1 && a.x.cols <= BRANCHES_WIDEST && in_fours(a)) {
         branches(s, a);
         return;
     }
-    for (int i = 0; i < n; i++) {
-        bool scaled = job[i].c != 1.0f; /* the copy must have the scaled values */
+    for (int i = 0; i < a.n_h; i++) {
+        const norm_job &job = a.h[i];
+        bool scaled = job.c != 1.0f; /* the copy must have the scaled values */
         dev_quant none = {};
-        cu_rms_norm(s, job[i].y, x, 1, job[i].w, eps, scaled ? none : job[i].q);
+        cu_rms_norm(s, job.y, a.x, 1, job.w, a.eps, scaled ? none : job.q);
         if (!scaled)
             continue;
-        cu_scale(s, job[i].y, job[i].c, NULL);
-        if (job[i].q.q || job[i].q.bf)
-            cu_quantise(s, job[i].y, job[i].q);
+        cu_scale(s, job.y, job.c, NULL);
+        if (job.q.q || job.q.bf)
+            cu_quantise(s, job.y, job.q);
     }
-}
-
-extern "C" bool cu_can_wait_add(dev_mat x, dev_mat y)
-{
-    return x.cols <= WIDEST && x.cols % 4 == 0 && by_fours(x) && by_fours(y);
 }
 
 extern "C" void cu_residual(cudaStream_t s, residual_args a)
 {
     dev_quant none = {};
     dim3 rows((unsigned)a.x.rows), block(threads_for(a.x.cols));
+    if (!a.y.at) {
+        norms(s, a);
+        return;
+    }
     bool more = a.b.at || a.n_h > 1 || (a.n_h && a.h[0].c != 1.0f);
     if (!more && a.x.cols <= WIDEST && in_fours(a)) {
         if (a.plain)
@@ -545,7 +540,7 @@ extern "C" void cu_residual(cudaStream_t s, residual_args a)
                    rows, block, 0, s, a);
         return;
     }
-    if (a.x.cols <= BRANCHES_WIDEST && in_fours(a)) {
+    if (!a.plain && a.x.cols <= BRANCHES_WIDEST && in_fours(a)) {
         branches(s, a);
         if (!a.n_h && (a.q.q || a.q.bf))
             cu_quantise(s, a.x, a.q);
@@ -558,13 +553,16 @@ extern "C" void cu_residual(cudaStream_t s, residual_args a)
         cu_rms_norm(s, a.b, a.b, 1, a.bw, a.eps, none);
         cu_add(s, a.y, a.y, a.b);
     }
-    long_norm(s, a.x, a.y, 1, a.w, a.eps, true, none);
-    if (a.scaled)
-        cu_scale(s, a.x, a.c, a.cw);
-    if (a.n_h)
-        cu_norms(s, a.x, a.h, a.n_h, a.h_eps);
-    else if (a.q.q || a.q.bf)
+    if (a.plain)
+        cu_add(s, a.x, a.x, a.y);
+    else
+        long_norm(s, a.x, a.y, 1, a.w, a.eps, true, none);
+    if (a.cw)
+        cu_scale(s, a.x, 1, a.cw);
+    if (!a.n_h && (a.q.q || a.q.bf))
         cu_quantise(s, a.x, a.q);
+    a.y.at = a.b.at = NULL;
+    norms(s, a);
 }
 
 template <int KIND>

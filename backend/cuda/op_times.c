@@ -10,9 +10,6 @@
  * takes time itself. What a kernel that does nothing takes between two events is measured first and
  * subtracted. So the time of an op is that of the op alone. The sum of all is more than the whole
  * pass where kernels overlap, and less where there are gaps between them.
- *
- * An op that waits for the next one (fuse.c) is timed where it is launched, under the name of what
- * is launched there: "residual", "sum of experts".
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
@@ -127,7 +124,6 @@ status cuda_time_passes(device *d, err *e)
     if (c->no_graphs)
         return err_set(e, E_UNSUPPORTED, "%s records no passes, so their ops are not timed",
                        c->name);
-    cuda_settle(c);
     if (!c->times && !(c->times = mem_calloc(1, sizeof *c->times)))
         return err_memory(e, "the times of ops", sizeof *c->times);
     cuda_times *t = c->times;

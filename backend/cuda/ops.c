@@ -20,13 +20,27 @@
 
 #include <stdint.h>
 
-/* Scratch for the copy of y that the next product reads; nothing if y has no such copy. */
-static dev_quant copy_room(pass *p, mat y)
+/* Scratch for the copy of y that the next product reads, or that room; nothing if y has no such
+ * copy. */
+static dev_quant copy_at(pass *p, mat y, const norm_room *room)
 {
+    bool bf = !cuda_few(p) && !cuda_of(p)->int8_prompts;
     if (y.heads != 1 || y.cols % GROUP || y.stride != y.cols)
         return (dev_quant){0};
-    bool bf = !cuda_few(p) && !cuda_of(p)->int8_prompts;
+    if (room && room->with_copy)
+        return cuda_quant_at(room->copy, y.rows, y.cols, bf, false);
     return cuda_quant_room(p, y.rows, y.cols, bf, false);
+}
+
+static dev_quant copy_room(pass *p, mat y)
+{
+    return copy_at(p, y, NULL);
+}
+
+static void *c_copy_room(pass *p, mat y)
+{
+    const dev_quant q = copy_room(p, y);
+    return q.bf ? (void *)q.bf : (void *)q.q;
 }
 
 /* The same where heads may be rows: the copy is that of the rows that they are part of. */
@@ -59,77 +73,25 @@ static void c_embed_at(pass *p, mat y, mat ids, const weight *w, float scale)
     embed(p, y, (row_ids){.at = ids.at, .stride = ids.stride, .n_ids = w->n_out}, w, scale);
 }
 
-static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
+/* y = rms_norm(x) w, and its copy q. */
+static void norm(pass *p, mat y, mat x, const weight *w, float eps, dev_quant q)
 {
-    cuda_device *c = cuda_of(p);
-    dev_quant q = copy_room(p, y);
     const float *v = cuda_vector(p, w);
-    if (cuda_idle(p, y))
+    if (cuda_skip(p, y))
         return;
     cuda_wrote_mat(p, y);
-    norm_job alone = {.y = cuda_mat(y), .w = v, .c = 1.0f, .q = q};
     bool heads = x.heads > 1 || x.cols <= 512 || (!q.q && !q.bf); /* no product reads a head */
-    if (heads || !cuda_join_norms(c, cuda_mat(x), &alone, 1, eps)) {
-        cuda_settle(c);
-        if (heads && cuda_norm_heads(p, y, x, v, eps))
-            q = (dev_quant){0};
-        else
-            cu_rms_norm(c->stream, alone.y, cuda_mat(x), x.heads, v, eps, q);
-    }
+    if (heads && cuda_norm_heads(p, y, x, v, eps))
+        q = (dev_quant){0};
+    else
+        cu_rms_norm(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), x.heads, v, eps, q);
     cuda_quant_keep(p, y.at, q);
     cuda_done(p, "rms_norm");
 }
 
-static void c_rms_norms(pass *p, const mat *y, mat x, const norm_want *want, int32_t n, float eps)
+static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
-    cuda_device *c = cuda_of(p);
-    norm_job job[NORM_JOBS];
-    for (int32_t i = 0; i < n; i++)
-        job[i] = (norm_job){.y = cuda_mat(y[i]),
-                            .w = cuda_vector(p, want[i].w),
-                            .c = want[i].c,
-                            .q = copy_room(p, y[i])};
-    if (cuda_idle(p, x))
-        return;
-    for (int32_t i = 0; i < n; i++)
-        cuda_wrote_mat(p, y[i]);
-    if (!cuda_join_norms(c, cuda_mat(x), job, n, eps)) {
-        cuda_settle(c);
-        cu_norms(c->stream, cuda_mat(x), job, n, eps);
-    }
-    for (int32_t i = 0; i < n; i++)
-        cuda_quant_keep(p, y[i].at, job[i].q);
-    cuda_done(p, "rms_norms");
-}
-
-static void c_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
-{
-    const float *v = cuda_vector(p, w);
-    if (cuda_idle(p, x))
-        return;
-    cuda_wrote_mat(p, x);
-    if (y.heads == 1)
-        cuda_wait_residual(cuda_of(p),
-                           (residual_args){.x = cuda_mat(x), .y = cuda_mat(y), .w = v, .eps = eps});
-    else /* heads are normed apart: no model does this to a residual stream */
-        err_set(&p->e, E_UNSUPPORTED, "add_rms_norm of %d heads on a CUDA device", y.heads);
-}
-
-static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps)
-{
-    const float *v = cuda_vector(p, w), *aw = cuda_vector(p, a.w), *bw = cuda_vector(p, b.w);
-    if (cuda_idle(p, x))
-        return;
-    cuda_wrote_mat(p, x);
-    cuda_wrote_mat(p, a.y);
-    cuda_wrote_mat(p, b.y);
-    cuda_wait_residual(cuda_of(p), (residual_args){.x = cuda_mat(x),
-                                                   .y = cuda_mat(a.y),
-                                                   .b = cuda_mat(b.y),
-                                                   .w = v,
-                                                   .yw = aw,
-                                                   .bw = bw,
-                                                   .eps = eps});
+    norm(p, y, x, w, eps, copy_room(p, y));
 }
 
 void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
@@ -151,7 +113,7 @@ void cuda_rope(pass *p, mat x, const rope *f)
     cuda_wrote_mat(p, x);
     const step_rows *rows = cuda_step_rows(p);
     bool axes = rope_by_axes(f, p->rows), woven = axes && f->section[0];
-    cuda_settle(cuda_of(p));
+    cuda_select(p->dev);
     rope_args a = {.x = cuda_mat(x),
                    .heads = x.heads,
                    .head_dim = x.cols,
@@ -175,22 +137,13 @@ void cuda_rope(pass *p, mat x, const rope *f)
 
 static void c_add(pass *p, mat y, mat a, mat b)
 {
-    if (y.at != a.at || y.heads > 1 || !cu_can_wait_add(cuda_mat(y), cuda_mat(b))) {
-        CUDA_OP(p, "add", y, cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b)));
-    } else if (!cuda_idle(p, y)) {
-        cuda_wrote_mat(p, y);
-        cuda_wait_residual(cuda_of(p),
-                           (residual_args){.x = cuda_mat(y), .y = cuda_mat(b), .plain = true});
-    }
+    CUDA_OP(p, "add", y, cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b)));
 }
 
 static void c_scale(pass *p, mat x, float k, const weight *w)
 {
     const float *v = cuda_vector(p, w);
-    if (!cuda_idle(p, x) && cuda_join_scale(cuda_of(p), cuda_mat(x), k, v))
-        cuda_wrote_mat(p, x);
-    else
-        CUDA_OP(p, "scale", x, cu_scale(cuda_of(p)->stream, cuda_mat(x), k, v));
+    CUDA_OP(p, "scale", x, cu_scale(cuda_of(p)->stream, cuda_mat(x), k, v));
 }
 
 static void c_gather(pass *p, mat y, mat x, const int32_t *row)
@@ -309,6 +262,88 @@ static bool as_answers(const pass *p, int32_t rows, const weight *w)
                                                   : w->n_in % PRODUCT_COLUMNS != 0;
 }
 
+/* Room for the copy that the product of x with w reads, which the sum that is x can make. */
+static dev_quant reader_room(pass *p, mat x, const weight *w)
+{
+    const bool int8 = as_answers(p, x.rows, w) || is_long_int8(p, x.rows, w);
+    const bool floats = cuda_few(p) || cuda_kind(p, w) == PACK_F32 || w->n_in % PRODUCT_COLUMNS;
+    if (x.cols % GROUP || x.stride != x.cols || (!int8 && floats))
+        return (dev_quant){0};
+    return cuda_quant_room(p, x.rows, x.cols, !int8, false);
+}
+
+static void c_residual(pass *p, mat x, const residual *r, const norm_room *h, const norm_want *want,
+                       int32_t n)
+{
+    const bool adds = r->y.rows;
+    residual_args a = {.x = cuda_mat(x),
+                       .y = cuda_mat(r->y),
+                       .w = cuda_vector(p, r->norm),
+                       .cw = cuda_vector(p, r->scale),
+                       .eps = r->eps,
+                       .b = cuda_mat(r->b.y),
+                       .parts = r->b.parts,
+                       .k = r->b.k,
+                       .yw = cuda_vector(p, r->y_norm),
+                       .bw = cuda_vector(p, r->b.w),
+                       .n_h = n,
+                       .plain = !r->norm};
+    for (int32_t i = 0; i < n; i++)
+        a.h[i] = (norm_job){.y = cuda_mat(h[i].y),
+                            .w = cuda_vector(p, want[i].w),
+                            .c = want[i].c,
+                            .q = copy_at(p, h[i].y, &h[i])};
+    if (!adds && n == 1 && want->c == 1) {
+        norm(p, h->y, x, want->w, r->eps, a.h->q);
+        return;
+    }
+    if (!n && r->reader)
+        a.q = reader_room(p, x, r->reader);
+    if (cuda_skip(p, x))
+        return;
+    if (adds)
+        cuda_wrote_mat(p, x);
+    cuda_wrote_mat(p, r->y);
+    cuda_wrote_mat(p, r->b.y);
+    for (int32_t i = 0; i < n; i++)
+        cuda_wrote_mat(p, h[i].y);
+    cu_residual(cuda_of(p)->stream, a);
+    for (int32_t i = 0; i < n; i++)
+        cuda_quant_keep(p, h[i].y.at, a.h[i].q);
+    cuda_quant_keep(p, x.at, a.q);
+    cuda_done(p, "residual");
+}
+
+launch_memory cuda_launch_memory(cuda_device *c)
+{
+    launch_memory memory = c->launch;
+    memory.ticket += c->next_ticket++ % (TICKETS / ONE_TICKETS) * ONE_TICKETS;
+    return memory;
+}
+
+static void launch_products(cuda_device *c, const one_product *job, int32_t n)
+{
+    product_args rows[ONE_JOBS];
+    one_product one[ONE_JOBS];
+    for (int i = 0; i < n; i++) {
+        one[i] = job[i];
+        one[i].p.late |= c->choice != NULL;
+        rows[i] = one[i].p;
+    }
+    if (job->p.y.rows == 1)
+        cu_products(c->stream, one, n, cuda_launch_memory(c));
+    else
+        cu_product_rows(c->stream, rows, n, c->launch);
+    for (int i = 0; i < n; i++) {
+        cuda_reads(c, &job[i].p.w, 1);
+        if (job[i].p.glu && !job[i].p.up_row)
+            cuda_reads(c, &job[i].p.up, 1);
+    }
+    if (c->choice)
+        c->choice_done = c->choice;
+    c->choice = NULL;
+}
+
 /* In one launch. timed, times: of a single product, as in one_product. */
 static void multiply(pass *p, const mat *y, mat x, const weight *const *w, int32_t n, float *timed,
                      const float *times)
@@ -328,7 +363,7 @@ static void multiply(pass *p, const mat *y, mat x, const weight *const *w, int32
         return;
     for (int32_t i = 0; i < n; i++)
         cuda_wrote_mat(p, y[i]);
-    cuda_products(cuda_of(p), job, n);
+    launch_products(cuda_of(p), job, n);
     cuda_done(p, "matmul");
 }
 
@@ -423,7 +458,7 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     a.p.x = q;
     a.p.q = copy;
     a.p.late = p->router_beside;
-    cuda_products(c, &a, 1);
+    launch_products(c, &a, 1);
     c->unit_late = p->router_beside;
     cuda_quant_keep(p, y.at, copy);
     cuda_done(p, "glu");
@@ -433,7 +468,6 @@ const device_ops cuda_ops = {
     .embed = c_embed,
     .embed_at = c_embed_at,
     .rms_norm = c_rms_norm,
-    .rms_norms = c_rms_norms,
     .matmul = cuda_matmul,
     .matmuls = c_matmuls,
     .matmul_gate = c_matmul_gate,
@@ -447,12 +481,13 @@ const device_ops cuda_ops = {
     .watch_pages = cuda_watch_pages,
     .add = c_add,
     .scale = c_scale,
-    .add_rms_norm = c_add_rms_norm,
-    .add_branches = c_add_branches,
+    .residual = c_residual,
+    .copy_room = c_copy_room,
     .route = cuda_route,
     .router = cuda_router,
     .moe_glu = cuda_moe_glu,
     .moe_down = cuda_moe_down,
+    .moe_parts = cuda_moe_parts,
     .mixture = cuda_mixture,
     .moe_matmul = cuda_moe_matmul,
     .renumber = cuda_renumber,

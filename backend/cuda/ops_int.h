@@ -20,12 +20,12 @@ static inline bool cuda_idle(const pass *p, mat y)
     return p->dry || pass_failed(p) || y.rows == 0;
 }
 
-/* True: there is nothing to do. False: waiting ops are launched, and the GPU is selected. */
+/* True: there is nothing to do. False: the GPU is selected. */
 static inline bool cuda_skip(const pass *p, mat y)
 {
     if (cuda_idle(p, y))
         return true;
-    cuda_settle(cuda_of(p));
+    cuda_select(p->dev);
     return false;
 }
 
@@ -81,7 +81,7 @@ static inline void cuda_wrote_mat(pass *p, mat y)
     cuda_wrote(cuda_of(p), y.at, n * sizeof(float));
 }
 
-/* All of an op whose kernels write y and nothing else: what waits is launched, then `call`. */
+/* All of an op whose kernels write y and nothing else. */
 #define CUDA_OP(p, name, y, call)                                                                  \
     do {                                                                                           \
         if (cuda_skip(p, y))                                                                       \
@@ -191,6 +191,7 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
 void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                   act_kind act);
 void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
+bool cuda_moe_parts(pass *p, mat parts, mat x, routing r, const weight *down);
 bool cuda_mixture(pass *p, mat y, mat x, const mixture *m);
 void cuda_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w);
 void cuda_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);

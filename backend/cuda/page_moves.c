@@ -52,7 +52,7 @@ static keep_store store_at(const row_store *s)
 /* The kernel for all stores, as many at a time as a launch takes. */
 static cudaError_t run_pages(cuda_device *c, page_args *a, const row_store *store, int32_t n_stores)
 {
-    cuda_settle(c);
+    cuda_select(&c->dev);
     for (int32_t i = 0; i < n_stores; i++) {
         a->store[a->n_stores++] = store_at(&store[i]);
         if (a->n_stores < KEEP_STORES && i < n_stores - 1)
@@ -136,7 +136,6 @@ static bool moves_begin(void *self)
 {
     cuda_moves *k = self;
     cuda_device *c = cuda_select(&k->c->dev);
-    cuda_settle(c);
     k->begun = fine(cudaEventRecord(k->passed, c->stream)) &&
                fine(cudaStreamWaitEvent(k->out, k->passed, 0)) &&
                fine(cudaStreamWaitEvent(k->in, k->passed, 0));

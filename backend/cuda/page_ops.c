@@ -32,7 +32,7 @@ void cuda_sum_pages(device *d, const kv_view *v, const kv_base *base, const page
                    .n = n};
     if (n < 1)
         return;
-    cuda_settle(c);
+    cuda_select(&c->dev);
     cu_sum_pages(c->stream, a);
     cuda_ok(c, NULL, cudaGetLastError(), "summarising pages of keys");
 }
@@ -51,7 +51,7 @@ void cuda_rescore_pages(device *d, const kv_view *v, const kv_base *base, const 
                                  .stride = l->stride};
     if (l->n < 1 || l->q.rows < 1)
         return;
-    cuda_settle(c);
+    cuda_select(&c->dev);
     cu_rescore_pages(c->stream, a);
     cuda_ok(c, NULL, cudaGetLastError(), "looking at pages of keys");
 }

@@ -341,7 +341,7 @@ void cuda_move(device *d, const block_move *m)
     const char *from = m->load ? m->host : m->dev;
     size_t to_stride = m->load ? m->dev_stride : m->host_stride;
     size_t from_stride = m->load ? m->host_stride : m->dev_stride;
-    cuda_settle(c);
+    cuda_select(&c->dev);
     cuda_pins_wait(c->pins, m->host);
     if (m->n > 1 && to_stride <= pitch_max && from_stride <= pitch_max) {
         cuda_ok(c, NULL,
@@ -360,6 +360,5 @@ void cuda_move(device *d, const block_move *m)
 void cuda_moved(device *d)
 {
     cuda_device *c = cuda_select(d);
-    cuda_settle(c);
     cuda_await(c, NULL, "moving keys and values");
 }

@@ -185,7 +185,6 @@ void cuda_recur_settle(device *d, const recur_view *v, const recur_base *base, i
     settle_args a = {.seq = cuda_recur_seq(s)};
     if (!s->n_pending)
         return;
-    cuda_settle(c);
     a.seq.n = 0;
     for (int32_t i = 0; i < n; i++) {
         a.v = shape_of(&v[i]);

@@ -364,6 +364,18 @@ bool pair_make(rig *g, pair *p, num_type type, int32_t n_in, int32_t n_out, int3
     return true;
 }
 
+bool pair_fill(rig *g, pair *p, int32_t n, float v)
+{
+    const uint64_t rng = g->rng;
+    bool ok = pair_make(g, p, NUM_F32, n, 1, 1, 1.0, false);
+    g->rng = rng;
+    for (int32_t i = 0; ok && i < n; i++)
+        ((float *)p->bytes)[i] = v;
+    if (ok)
+        g->gpu->upload(g->gpu, p->w[1].packed, p->bytes, (size_t)n * sizeof v);
+    return ok;
+}
+
 void pair_bias(rig *g, pair *p)
 {
     if (rng_below(&g->rng, 2) == 0)

@@ -21,16 +21,10 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
     static int32_t axis[ROPE_AXES_MAX][ROWS_MAX];
     both b;
     mat x[2];
-    if (!my_turn(g, "partial rope"))
+    pair one;
+    if (!my_turn(g, "partial rope") || !pair_fill(g, &one, d, 1))
         return;
-    size_t bytes = (size_t)n_rot / 2 * sizeof(float), one_bytes = (size_t)d * sizeof(float);
-    float *ones = mem_alloc(one_bytes), *ones_gpu = g->gpu->alloc(g->gpu, one_bytes);
-    for (int32_t i = 0; i < d; i++)
-        ones[i] = 1;
-    g->gpu->upload(g->gpu, ones_gpu, ones, one_bytes);
-    const weight norm[2] = {
-        {.type = NUM_F32, .n_in = d, .n_out = 1, .n_mat = 1, .data = ones},
-        {.type = NUM_F32, .n_in = d, .n_out = 1, .n_mat = 1, .packed = ones_gpu}};
+    size_t bytes = (size_t)n_rot / 2 * sizeof(float);
     float *v = draw(g, (size_t)rows * (size_t)heads * (size_t)d, 2.0);
     float *inv = draw(g, (size_t)n_rot / 2, 1.0), *inv_gpu = g->gpu->alloc(g->gpu, bytes);
     for (int32_t i = 0; i < n_rot / 2; i++)
@@ -54,8 +48,8 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
     both_begin(g, &b, &c.st);
     both_mat(g, &b, x, v, rows, heads, d);
     const kv_view view = {.n_head_kv = heads, .head_dim = d};
-    op_qkv(&b.ref, &(qkv){.q = x[0], .q_norm = &norm[0], .eps = 1e-6f, .q_rope = &r}, &view);
-    op_qkv(&b.gpu, &(qkv){.q = x[1], .q_norm = &norm[1], .eps = 1e-6f, .q_rope = &there}, &view);
+    op_qkv(&b.ref, &(qkv){.q = x[0], .q_norm = &one.w[0], .eps = 1e-6f, .q_rope = &r}, &view);
+    op_qkv(&b.gpu, &(qkv){.q = x[1], .q_norm = &one.w[1], .eps = 1e-6f, .q_rope = &there}, &view);
     op_rope(&b.ref, x[0], &r);
     op_rope(&b.gpu, x[1], &there);
     verdict(g, "partial rope",
@@ -63,8 +57,7 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
                  by_axes ? ", by axes" : ""),
             both_error(g, &b, x[0], x[1]), BOUND);
     g->gpu->release(g->gpu, inv_gpu, bytes);
-    g->gpu->release(g->gpu, ones_gpu, one_bytes);
-    mem_free(ones);
+    pair_free(g, &one);
     mem_free(inv);
     mem_free(v);
 }
@@ -263,10 +256,11 @@ static void check_sigmoid_ties(rig *g, int32_t n, int32_t k)
 static void check_residual_sums(rig *g, int32_t rows, int32_t n)
 {
     static chain c;
-    pair norm, w;
+    pair norm, w, c_3_4;
     both b;
     mat x[2], y[2], h[2], z[2];
-    if (!my_turn(g, "residual sum") || !pair_make(g, &norm, NUM_F32, n, 1, 1, 1.0, false) ||
+    if (!my_turn(g, "residual sum") || !pair_fill(g, &c_3_4, 1, 0.75f) ||
+        !pair_make(g, &norm, NUM_F32, n, 1, 1, 1.0, false) ||
         !pair_make(g, &w, NUM_Q8_0, n, 64, 1, 0.05, false))
         return;
     chain_init(&c, rows, 0, 0);
@@ -276,7 +270,7 @@ static void check_residual_sums(rig *g, int32_t rows, int32_t n)
     both_mat(g, &b, y, u, rows, 1, n);
     for (int i = 0; i < 2; i++) {
         pass *p = i ? &b.gpu : &b.ref;
-        h[i] = op_rms_norm(p, op_add(p, x[i], y[i]), &norm.w[i], 1e-6f);
+        h[i] = op_residual_norm(p, x[i], &(residual){.y = y[i], .eps = 1e-6f}, &norm.w[i]);
         z[i] = op_matmul(p, h[i], &w.w[i]);
     }
     verdict(g, "residual sum", text("%d rows of %d: norm", rows, n), both_error(g, &b, h[0], h[1]),
@@ -285,8 +279,8 @@ static void check_residual_sums(rig *g, int32_t rows, int32_t n)
             both_error(g, &b, z[0], z[1]), 1e-3);
     for (int i = 0; i < 2; i++) {
         pass *p = i ? &b.gpu : &b.ref;
-        op_scale(p, op_add(p, x[i], y[i]), 0.75f, NULL);
-        op_add(p, x[i], h[i]);
+        op_residual(p, x[i], &(residual){.y = y[i], .scale = &c_3_4.w[i]}, NULL, NULL, 0);
+        op_residual(p, x[i], &(residual){.y = h[i]}, NULL, NULL, 0);
     }
     verdict(g, "residual sum", text("%d rows of %d: scaled", rows, n),
             both_error(g, &b, x[0], x[1]), BOUND);
@@ -294,6 +288,7 @@ static void check_residual_sums(rig *g, int32_t rows, int32_t n)
     mem_free(u);
     pair_free(g, &norm);
     pair_free(g, &w);
+    pair_free(g, &c_3_4);
 }
 
 void check_families(rig *g)

@@ -72,6 +72,8 @@ typedef struct pair {
 } pair;
 bool pair_make(rig *g, pair *w, num_type type, int32_t n_in, int32_t n_out, int32_t n_mat,
                double sigma, bool gather);
+/* A vector of n equal floats. Draws nothing. */
+bool pair_fill(rig *g, pair *w, int32_t n, float v);
 void pair_free(rig *g, pair *w);
 /* Gives biases to half of the weights that ask. The pair stays where it is from here on. */
 void pair_bias(rig *g, pair *w);

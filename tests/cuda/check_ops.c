@@ -15,13 +15,14 @@
 static void check_branches(rig *g, int32_t rows, int32_t n)
 {
     static chain c;
-    pair w[3], d;
+    pair w[3], d, c_3_4;
     both b;
-    mat x[2], y[2], z[2], h[2][3];
+    mat x[2], y[2], z[2];
+    norm_room h[2][3];
     bool ok = my_turn(g, "norm") && pair_make(g, &d, NUM_Q8_0, n, 48, 1, 0.05, false);
     for (int i = 0; ok && i < 3; i++)
         ok = pair_make(g, &w[i], NUM_F32, n, 1, 1, 1.0, false);
-    if (!ok)
+    if (!ok || !pair_fill(g, &c_3_4, 1, 0.75f))
         return;
     size_t all = (size_t)rows * (size_t)n;
     float *v = draw(g, all, 30.0), *u = draw(g, all, 3.0), *t = draw(g, all, 0.1);
@@ -37,19 +38,24 @@ static void check_branches(rig *g, int32_t rows, int32_t n)
             pass *p = side ? &b.gpu : &b.ref;
             norm_want want[3] = {
                 {&w[0].w[side], 1.0f}, {&w[1].w[side], 0.125f}, {&w[2].w[side], 1.0f}};
-            if (turn == 0) {
-                op_add_branches(p, x[side], (branch){y[side], &w[0].w[side]},
-                                (branch){z[side], &w[1].w[side]}, &w[2].w[side], 1e-6f);
-                op_scale(p, x[side], 0.75f, NULL);
-            }
-            op_rms_norms(p, h[side], x[side], want, 3, 1e-6f);
+            residual r = {.eps = 1e-6f};
+            if (turn == 0)
+                r = (residual){.y = y[side],
+                               .norm = &w[2].w[side],
+                               .y_norm = &w[0].w[side],
+                               .b = {.y = z[side], .w = &w[1].w[side]},
+                               .scale = &c_3_4.w[side],
+                               .eps = 1e-6f};
+            memset(h[side], 0, sizeof h[side]);
+            op_residual(p, x[side], &r, h[side], want, 3);
         }
         if (turn == 0)
             verdict(g, "norm branches", shape, both_error(g, &b, x[0], x[1]), F32_BOUND);
         for (int i = 0; i < 3; i++) {
-            verdict(g, turn ? "norms" : "norms joined", shape, both_error(g, &b, h[0][i], h[1][i]),
-                    F32_BOUND);
-            mat pr = op_matmul(&b.ref, h[0][i], &d.w[0]), pg = op_matmul(&b.gpu, h[1][i], &d.w[1]);
+            verdict(g, turn ? "norms" : "norms joined", shape,
+                    both_error(g, &b, h[0][i].y, h[1][i].y), F32_BOUND);
+            mat pr = op_matmul(&b.ref, h[0][i].y, &d.w[0]),
+                pg = op_matmul(&b.gpu, h[1][i].y, &d.w[1]);
             verdict(g, "norms + product", shape, both_error(g, &b, pr, pg),
                     product_bound(NUM_Q8_0, rows));
         }
@@ -58,6 +64,7 @@ static void check_branches(rig *g, int32_t rows, int32_t n)
     mem_free(u);
     mem_free(t);
     pair_free(g, &d);
+    pair_free(g, &c_3_4);
     for (int i = 0; i < 3; i++)
         pair_free(g, &w[i]);
 }
@@ -83,8 +90,9 @@ static void check_norms(rig *g, int32_t rows, int32_t heads, int32_t n)
         zg = op_rms_norm(&b.gpu, x[1], &w.w[1], 1e-6f);
     verdict(g, "rms_norm", keep, both_error(g, &b, zr, zg), F32_BOUND);
     if (heads == 1) {
-        op_add_rms_norm(&b.ref, x[0], y[0], &w.w[0], 1e-6f);
-        op_add_rms_norm(&b.gpu, x[1], y[1], &w.w[1], 1e-6f);
+        for (int i = 0; i < 2; i++)
+            op_residual(i ? &b.gpu : &b.ref, x[i],
+                        &(residual){.y = y[i], .norm = &w.w[i], .eps = 1e-6f}, NULL, NULL, 0);
         verdict(g, "add_rms_norm", keep, both_error(g, &b, x[0], x[1]), F32_BOUND);
     }
     op_rms_norm_inplace(&b.ref, y[0], NULL, 1e-6f);

@@ -266,8 +266,12 @@ static void experts_of(rig *g, const weight *w, const float *v, const float *l, 
     mat h = op_moe_glu(&p, x, r, &w[0], w[1].n_in ? &w[1] : NULL, act);
     mat f = op_rms_norm(&p, x, NULL, 1e-6f), y = op_moe_down(&p, h, r, &w[2]);
     got[1] = pass_failed(&p) ? NULL : gpu_rows(g, y);
-    y = op_moe_down(&p, h, r, &w[2]); /* once more; add_branches overwrites it unread */
-    op_add_branches(&p, x, (branch){f, &w[3]}, (branch){y, &w[3]}, &w[3], 1e-6f);
+    const residual sum = {.y = f,
+                          .norm = &w[3],
+                          .y_norm = &w[3],
+                          .b = op_moe_branch(&p, h, r, &w[2], &w[3]),
+                          .eps = 1e-6f};
+    op_residual(&p, x, &sum, NULL, NULL, 0);
     if (pass_failed(&p))
         failed(g, "moe alone", p.e.text);
     got[0] = pass_failed(&p) ? NULL : gpu_rows(g, (mat){h.at, rows, 1, k * h.cols, k * h.cols});
@@ -512,7 +516,6 @@ static float *cut_product(rig *g, const weight *w, const float *v, int32_t rows,
     g->gpu->upload(g->gpu, x.at, v, (size_t)rows * (size_t)w[0].n_in * 4);
     cu_rows_force(cut);
     mat y = w[1].n_in ? op_glu(&p, x, &w[0], &w[1], ACT_GELU_TANH) : op_matmul(&p, x, &w[0]);
-    cuda_settle(g->gpu->self);
     bool none = !cu_rows_chosen().tiles;
     cu_rows_force((rows_cut){0});
     if (pass_failed(&p))
