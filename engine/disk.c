@@ -74,17 +74,14 @@ static void put_u64(hash_stream *h, uint64_t v)
     hash_put(h, b, 8);
 }
 
-/* Hashes metadata, shapes and samples of every tensor: a fine-tune changes every tensor. A tensor
- * split adds in another order than a whole model, even on one device, so its keys have other bits.
- */
+/* Hashes metadata, shapes and samples of every tensor: a fine-tune changes every tensor. How a model
+ * is split is not part of it, as its devices are not. */
 static void model_identity(const model *m, hash_stream *h, uint64_t id[2])
 {
     const gguf *g = &m->file;
     for (int half = 0; half < 2; half++) {
         hash_restart(h);
         put_u64(h, (uint64_t)half);
-        if (m->n_ranks)
-            hash_put(h, "split", sizeof "split");
         for (uint64_t i = 0; i < g->n_values; i++) {
             const gguf_value *v = &g->value[i];
             if (!strncmp(v->key, "tokenizer.", 10))

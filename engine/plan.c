@@ -291,6 +291,7 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
                            .n = m->core.n_kv,
                            .recur = m->core.recur,
                            .n_recur = m->core.n_recur,
+                           .n_parts = m->core.n_ranks,
                            .journal_rows = s->verify_rows,
                            .choice = s->kv,
                            .n_ctx = s->n_ctx,

@@ -6,7 +6,6 @@
 #include "apps/commands.h"
 #include "base/mem.h"
 #include "carat.h"
-#include "engine/disk.h"
 #include "engine/engine_int.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
@@ -350,21 +349,6 @@ PLAIN_TEST(drafts_by_lookup_change_no_answer_of_a_tensor_split)
     CHECK(!memcmp(plain, drafted, sizeof plain));
     carat_model_close(m);
     carat_model_close(d);
-}
-
-/* Keys in files: those of a whole model have other bits. */
-TEST(files_of_a_tensor_split_are_not_those_of_a_whole_model)
-{
-    const char *path = made("tiny-dense", "f32");
-    uint64_t of[3][2];
-    carat_error e = {0};
-    carat_model *m[3] = {NULL, open_split(path, 1), open_split(path, 2)};
-    CHECK_OK(carat_model_open(path, &(carat_model_options){.device = "cpu"}, &m[0], &e), e);
-    for (int i = 0; i < 3; i++) {
-        CHECK_OK(disk_identity(&m[i]->core, of[i], &e), e);
-        carat_model_close(m[i]);
-    }
-    CHECK(of[0][0] != of[1][0] && of[1][0] == of[2][0] && of[1][1] == of[2][1]);
 }
 
 /* ---- Memory, failures, refusals ------------------------------------------------------------- */

@@ -284,6 +284,33 @@ static status see_both_ways(kv_layout *l, const kv_view *v, err *e)
     return OK;
 }
 
+/* The whole stores, by their parts. */
+static status join_parts(kv_layout *l, const kv_want_layout *w, err *e)
+{
+    l->n_parts = w->n_parts > 1 ? w->n_parts : 1;
+    l->n_whole = l->n / l->n_parts;
+    l->n_recur_whole = l->n_recur / l->n_parts;
+    const size_t n = (size_t)l->n_whole, n_recur = (size_t)l->n_recur_whole;
+    l->whole = arena_array(&l->mem, n, sizeof *l->whole);
+    l->head0 = arena_array(&l->mem, (size_t)l->n, sizeof *l->head0);
+    l->recur_whole = n_recur ? arena_array(&l->mem, n_recur, sizeof *l->recur_whole) : NULL;
+    if (!l->whole || !l->head0 || (n_recur && !l->recur_whole))
+        return err_memory(e, "the key/value layout", n * sizeof *l->whole);
+    memcpy(l->whole, l->view, n * sizeof *l->whole);
+    if (n_recur)
+        memcpy(l->recur_whole, l->recur, n_recur * sizeof *l->recur_whole);
+    for (int32_t i = 0; i < l->n; i++) {
+        l->head0[i] = w->spec[i].head0;
+        l->whole[i % l->n_whole].n_head_kv = l->head0[i] + l->view[i].n_head_kv; /* of the last */
+    }
+    for (int32_t i = l->n_recur_whole; i < l->n_recur; i++) {
+        recur_view *v = &l->recur_whole[i % l->n_recur_whole];
+        v->n_k += l->recur[i].n_k;
+        v->n_v += l->recur[i].n_v;
+    }
+    return OK;
+}
+
 status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
 {
     int32_t n_pool = 0;
@@ -329,7 +356,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
         }
     }
     plan_tables(l, n_pool);
-    if ((st = recur_layers(l, w, e)))
+    if ((st = recur_layers(l, w, e)) || (st = join_parts(l, w, e)))
         kv_layout_free(l);
     return st;
 }

@@ -4,6 +4,9 @@
  *     linear   rows 0 .. n - 1, as a chain of segments that snapshots of one timeline share
  *     states   of recurrent layers, after n tokens
  *
+ * Rows and states are those of whole layers, with heads in the order of the model, once each. Of a
+ * tensor split they are put together from its ranks' parts. So a cache of any split can load them.
+ *
  *     segment A [0, 900) <- segment B [900, 1400) <- segment C [1400, 1500)
  *          snapshot at 900       snapshot at 1400        snapshot at 1500
  *
@@ -57,9 +60,9 @@ static int64_t ring_first(const kv_view *v, int64_t n)
 size_t kv_ring_bytes(const kv_layout *l, int64_t n)
 {
     size_t sum = 0;
-    for (int32_t i = 0; i < l->n; i++)
-        if (l->view[i].window)
-            sum += (size_t)(n - ring_first(&l->view[i], n)) * view_row_bytes(&l->view[i]);
+    for (int32_t i = 0; i < l->n_whole; i++)
+        if (l->whole[i].window)
+            sum += (size_t)(n - ring_first(&l->whole[i], n)) * view_row_bytes(&l->whole[i]);
     return sum;
 }
 
@@ -72,19 +75,22 @@ static bool has_block(const recur_view *v, int64_t n)
 size_t kv_state_bytes(const kv_layout *l, int64_t n)
 {
     size_t floats = 0;
-    for (int32_t i = 0; i < l->n_recur; i++) {
-        const kv_recur_parts p = kv_recur_parts_of(&l->recur[i]);
-        floats += p.state + p.conv + (has_block(&l->recur[i], n) ? p.block : 0);
+    for (int32_t i = 0; i < l->n_recur_whole; i++) {
+        const kv_recur_parts p = kv_recur_parts_of(&l->recur_whole[i]);
+        floats += p.state + p.conv;
     }
+    for (int32_t i = 0; i < l->n_recur; i++)
+        if (has_block(&l->recur[i], n))
+            floats += recur_block_floats(&l->recur[i]);
     return floats * sizeof(float);
 }
 
 size_t kv_linear_bytes(const kv_layout *l, int64_t n_rows)
 {
     size_t sum = 0;
-    for (int32_t i = 0; i < l->n; i++)
-        if (!l->view[i].window)
-            sum += (size_t)n_rows * view_row_bytes(&l->view[i]);
+    for (int32_t i = 0; i < l->n_whole; i++)
+        if (!l->whole[i].window)
+            sum += (size_t)n_rows * view_row_bytes(&l->whole[i]);
     return sum;
 }
 
@@ -132,11 +138,11 @@ static void move_run(const run *r, unsigned char *host)
     }
 }
 
-/* Moves both streams of store i. Returns where the next store begins on the host. */
-static unsigned char *move_store(const stores *from, int32_t i, const run *what,
-                                 unsigned char *host)
+/* Moves both streams of store i, a part of the whole store at `host`. */
+static void move_part(const stores *from, int32_t i, const run *what, unsigned char *host)
 {
-    const kv_view *v = &from->l->view[i];
+    const kv_view *v = &from->l->view[i], *whole = &from->l->whole[i % from->l->n_whole];
+    const size_t head0 = (size_t)from->l->head0[i] * (size_t)what->host_rows;
     run r = *what;
     r.dev = from->dev[v->side];
     r.v = v;
@@ -151,17 +157,29 @@ static unsigned char *move_store(const stores *from, int32_t i, const run *what,
         r.store = stream[s];
         r.row_bytes = row_bytes[s];
         if (r.row_bytes)
-            move_run(&r, host);
-        host += (size_t)v->n_head_kv * (size_t)r.host_rows * r.row_bytes;
+            move_run(&r, host + head0 * r.row_bytes);
+        host += (size_t)whole->n_head_kv * (size_t)r.host_rows * r.row_bytes;
     }
-    return host;
+}
+
+/* Moves whole store w. Returns where the next one begins on the host. */
+static unsigned char *move_store(const stores *from, int32_t w, const run *what,
+                                 unsigned char *host)
+{
+    const kv_layout *l = from->l;
+    for (int32_t i = w, done = 0; i < l->n; i += l->n_whole) {
+        if (what->load || l->head0[i] >= done) /* copies of a head are saved once */
+            move_part(from, i, what, host);
+        done = l->head0[i] + l->view[i].n_head_kv;
+    }
+    return host + (size_t)what->host_rows * view_row_bytes(&l->whole[w]);
 }
 
 static void move_rings(kv_cache *c, int64_t n, unsigned char *host, bool load)
 {
     const stores from = stores_of(c);
-    for (int32_t i = 0; i < c->layout->n; i++) {
-        const kv_view *v = &c->layout->view[i];
+    for (int32_t i = 0; i < c->layout->n_whole; i++) {
+        const kv_view *v = &c->layout->whole[i];
         if (!v->window)
             continue;
         int64_t first = ring_first(v, n);
@@ -174,35 +192,86 @@ static void move_rings(kv_cache *c, int64_t n, unsigned char *host, bool load)
 static void move_linear(const stores *from, const kv_segment *s, int64_t upto, bool load)
 {
     unsigned char *host = s->rows;
-    for (int32_t i = 0; i < from->l->n; i++) {
-        if (from->l->view[i].window)
+    for (int32_t i = 0; i < from->l->n_whole; i++) {
+        if (from->l->whole[i].window)
             continue;
         run r = {.first = s->from, .n = upto - s->from, .host_rows = s->to - s->from, .load = load};
         host = move_store(from, i, &r, host);
     }
 }
 
-/* Moves n floats at dev. Returns where the next ones begin on the host. */
-static unsigned char *move_floats(device *d, float *dev, unsigned char *host, size_t n, bool load)
+/* n runs of `width` floats; strides are from one to the next. */
+typedef struct floats {
+    size_t dev_stride, host_stride, width;
+    int32_t n;
+} floats;
+
+static void move_floats(device *d, float *dev, float *host, floats f, bool load)
 {
-    const block_move m = {
-        .dev = (char *)dev, .host = (char *)host, .n_bytes = n * sizeof *dev, .n = 1, .load = load};
+    const block_move m = {.dev = (char *)dev,
+                          .host = (char *)host,
+                          .dev_stride = f.dev_stride * sizeof *dev,
+                          .host_stride = f.host_stride * sizeof *dev,
+                          .n_bytes = f.width * sizeof *dev,
+                          .n = f.n,
+                          .load = load};
     device_move(d, &m);
-    return host + m.n_bytes;
 }
 
-static void move_states(kv_cache *c, int64_t n, unsigned char *host, bool load)
+/* Moves state and convolution of a part: `own` of the whole layer v, from key head k0 on. Heads of
+ * values are tiles, with one head of each key head. */
+static void move_heads(device *d, const recur_base *b, const recur_view *own, const recur_view *v,
+                       int32_t k0, float *host, bool load)
 {
-    for (int32_t i = 0; i < c->layout->n_recur; i++) {
-        const recur_view *v = &c->layout->recur[i];
-        const kv_recur_parts p = kv_recur_parts_of(v);
-        device *d = c->dev[v->side];
-        host = move_floats(d, c->recur[i].state, host, p.state, load);
-        host = move_floats(d, c->recur[i].conv, host, p.conv, load);
-        if (has_block(v, n))
-            host = move_floats(d, c->recur[i].block, host, p.block, load);
-        else if (load && v->block)
-            d->clear(d, c->recur[i].block, RECUR_BLOCK_HEAD * sizeof(float));
+    const int32_t tiles = v->n_v / v->n_k;
+    const size_t dk = (size_t)v->dk, dv = (size_t)v->dv, n_k = (size_t)own->n_k;
+    const size_t all_k = (size_t)v->n_k, taps = (size_t)v->n_taps - 1, first = (size_t)k0;
+    floats f = {n_k * dv * dk, all_k * dv * dk, n_k * dv * dk, tiles};
+    move_floats(d, b->state, host + first * dv * dk, f, load);
+    host += (size_t)v->n_v * dv * dk;
+    f = (floats){(size_t)recur_channels(own), (size_t)recur_channels(v), n_k * dk, (int32_t)taps};
+    move_floats(d, b->conv, host + first * dk, f, load);
+    move_floats(d, b->conv + n_k * dk, host + (all_k + first) * dk, f, load);
+    f.width = n_k * dv;
+    for (size_t t = 0; t < (size_t)tiles; t++)
+        move_floats(d, b->conv + 2 * n_k * dk + t * n_k * dv,
+                    host + 2 * all_k * dk + (t * all_k + first) * dv, f, load);
+}
+
+/* Started blocks lie as the devices have them: those of other splits are not read. */
+static void move_block(kv_cache *c, int32_t i, int64_t n, float **host, bool load)
+{
+    const recur_view *v = &c->layout->recur[i];
+    device *d = c->dev[v->side];
+    const size_t width = recur_block_floats(v);
+    if (has_block(v, n)) {
+        move_floats(d, c->recur[i].block, *host, (floats){width, width, width, 1}, load);
+        *host += width;
+    } else if (load && v->block) {
+        d->clear(d, c->recur[i].block, RECUR_BLOCK_HEAD * sizeof(float));
+    }
+}
+
+static void move_states(kv_cache *c, int64_t n, unsigned char *states, bool load)
+{
+    const kv_layout *l = c->layout;
+    float *host = (float *)(void *)states;
+    for (int32_t w = 0; w < l->n_recur_whole; w++) {
+        const kv_recur_parts p = kv_recur_parts_of(&l->recur_whole[w]);
+        for (int32_t i = w, k0 = 0; i < l->n_recur; k0 += l->recur[i].n_k, i += l->n_recur_whole) {
+            const recur_view *own = &l->recur[i];
+            device *d = c->dev[own->side];
+            if (l->n_parts > 1) {
+                move_heads(d, &c->recur[i], own, &l->recur_whole[w], k0, host, load);
+                continue;
+            }
+            move_floats(d, c->recur[i].state, host, (floats){p.state, p.state, p.state, 1}, load);
+            move_floats(d, c->recur[i].conv, host + p.state, (floats){p.conv, p.conv, p.conv, 1},
+                        load);
+        }
+        host += p.state + p.conv;
+        for (int32_t i = w; i < l->n_recur; i += l->n_recur_whole)
+            move_block(c, i, n, &host, load);
     }
 }
 
@@ -362,16 +431,17 @@ status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e)
     int64_t n = w->n, base_n = w->base_n < n ? w->base_n : n;
     kv_segment *base = w->base;
     size_t ring_bytes = kv_ring_bytes(l, n), state_bytes = kv_state_bytes(l, n);
-    size_t recur_bytes = (size_t)l->n_recur * sizeof *l->recur,
+    size_t recur_bytes = (size_t)l->n_recur_whole * sizeof *l->recur,
            id_bytes = (size_t)n * sizeof *w->ids;
     kv_snapshot *s = *out = mem_calloc(1, sizeof *s);
     if (!s)
         return err_memory(e, "a snapshot", sizeof *s);
     atomic_init(&s->refs, 1);
     s->n = n;
-    s->n_views = l->n;
+    s->n_parts = l->n_parts;
+    s->n_views = l->n_whole;
     s->ring_bytes = ring_bytes;
-    s->n_recur = l->n_recur;
+    s->n_recur = l->n_recur_whole;
     s->state_bytes = state_bytes;
     if (base && base_n == n) {
         while (base->parent && base->from >= n)
@@ -382,7 +452,7 @@ status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e)
         s->linear = segment_new(w, base, base ? base_n : 0);
         s->own_bytes = s->linear ? s->linear->n_bytes : 0;
     }
-    s->view = mem_alloc((size_t)l->n * sizeof *s->view);
+    s->view = mem_alloc((size_t)l->n_whole * sizeof *s->view);
     s->ids = mem_alloc(id_bytes);
     s->pin_dev = l->dev[PASS_MAIN];
     s->rings = block_alloc(s->pin_dev, ring_bytes);
@@ -395,9 +465,9 @@ status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e)
         return err_memory(e, "a snapshot",
                           ring_bytes + state_bytes + id_bytes + kv_linear_bytes(l, n));
     }
-    memcpy(s->view, l->view, (size_t)l->n * sizeof *s->view);
+    memcpy(s->view, l->whole, (size_t)l->n_whole * sizeof *s->view);
     if (l->n_recur)
-        memcpy(s->recur, l->recur, recur_bytes);
+        memcpy(s->recur, l->recur_whole, recur_bytes);
     memcpy(s->ids, w->ids, id_bytes);
     s->own_bytes += ring_bytes + state_bytes + id_bytes + sizeof *s;
     return OK;
@@ -427,8 +497,8 @@ static void move_page(kv_cache *c, const kv_segment *g, int32_t page, int32_t of
     unsigned char *host = g->rows;
     from.page = &entry;
     from.key0 = entry.pos;
-    for (int32_t i = 0; i < c->layout->n; i++) {
-        if (c->layout->view[i].window)
+    for (int32_t i = 0; i < c->layout->n_whole; i++) {
+        if (c->layout->whole[i].window)
             continue;
         run r = {.first = span[0],
                  .n = span[1] - span[0],
@@ -444,19 +514,23 @@ static void put_packed(const kv_cache *c, const kv_segment *g, int32_t page, int
                        const unsigned char *packed)
 {
     const kv_layout *l = c->layout;
+    const size_t rows = (size_t)(g->to - g->from);
     for (int8_t side = 0; side < PASS_SIDES_MAX; side++) {
         unsigned char *to = g->rows;
         for (int32_t i = 0; i < l->n; i++) {
-            const kv_view *v = &l->view[i];
+            const kv_view *v = &l->view[i], *whole = &l->whole[i % l->n_whole];
             const size_t row_bytes[2] = {v->k_row_bytes, v->v_row_bytes};
+            if (i % l->n_whole == 0)
+                to = g->rows;
             for (int s = 0; s < 2 && !v->window; s++) {
-                size_t head = (size_t)(g->to - g->from) * row_bytes[s];
+                size_t head = rows * row_bytes[s];
                 for (int32_t h = 0; h < v->n_head_kv && v->side == side; h++) {
-                    memcpy(to + (size_t)h * head + (size_t)page * KV_PAGE * row_bytes[s], packed,
-                           (size_t)n * row_bytes[s]);
+                    memcpy(to + (size_t)(l->head0[i] + h) * head +
+                               (size_t)page * KV_PAGE * row_bytes[s],
+                           packed, (size_t)n * row_bytes[s]);
                     packed += KV_PAGE * row_bytes[s];
                 }
-                to += (size_t)v->n_head_kv * head;
+                to += (size_t)whole->n_head_kv * head;
             }
         }
     }
@@ -604,17 +678,25 @@ static bool same_store(const kv_view *a, const kv_view *b)
            a->k_rot == b->k_rot && a->v_rot == b->v_rot && a->single == b->single;
 }
 
+bool kv_snapshot_splits(const kv_snapshot *s, const kv_layout *l)
+{
+    bool block = false;
+    for (int32_t i = 0; i < l->n_recur && s->n_recur == l->n_recur_whole; i++)
+        block |= has_block(&l->recur[i], s->n);
+    return !block || s->n_parts == l->n_parts;
+}
+
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
 {
-    if (s->n_views != l->n || s->n > l->n_ctx || s->n_recur != l->n_recur)
+    if (s->n_views != l->n_whole || s->n > l->n_ctx || s->n_recur != l->n_recur_whole)
         return false;
-    for (int32_t i = 0; i < l->n; i++)
-        if (!same_store(&s->view[i], &l->view[i]))
+    for (int32_t i = 0; i < l->n_whole; i++)
+        if (!same_store(&s->view[i], &l->whole[i]))
             return false;
-    for (int32_t i = 0; i < l->n_recur; i++)
-        if (!same_state(&s->recur[i], &l->recur[i]))
+    for (int32_t i = 0; i < l->n_recur_whole; i++)
+        if (!same_state(&s->recur[i], &l->recur_whole[i]))
             return false;
-    return true;
+    return kv_snapshot_splits(s, l);
 }
 
 size_t kv_snapshot_page_bytes(const kv_snapshot *s)

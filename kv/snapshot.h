@@ -48,15 +48,16 @@ static inline bool kv_same_way(kv_way a, kv_way b)
 
 typedef struct kv_snapshot {
     atomic_int refs;
+    int32_t n_parts; /* of the original layout */
     int32_t n_views;
-    kv_view *view; /* [n_views], of the original layout: shapes and types only */
+    kv_view *view; /* [n_views], whole stores of the original layout: shapes and types only */
     int64_t n;
     int32_t *ids; /* [n] */
     kv_segment *linear;
     unsigned char *rings; /* rows max(0, n - window) .. n - 1 per ring, stream and head */
     size_t ring_bytes;
     int32_t n_recur;
-    recur_view *recur;     /* [n_recur], of the original layout: shapes only */
+    recur_view *recur;     /* [n_recur], whole, of the original layout: shapes only */
     unsigned char *states; /* per recurrent layer: its state, its convolution's inputs, and
                               a started block of a prompt where n is inside one */
     size_t state_bytes;
@@ -99,8 +100,11 @@ void kv_snapshot_drop(kv_snapshot *s);
 
 /* Of n_same common tokens, the number that a cache loaded with s could keep; 0: none. */
 int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same);
-/* True if caches of this layout can load s. Sizes of rings and contexts may differ. */
+/* True if caches of this layout can load s. Sizes of rings and contexts may differ, and so may
+ * splits. */
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l);
+/* False: s has a started block of a prompt (recur_base.block) of another number of ranks. */
+bool kv_snapshot_splits(const kv_snapshot *s, const kv_layout *l);
 /* Replaces the contents of c. s must be filled and fit. E_LIMIT: the pool of c has too few free
  * pages; then nothing has changed. A cache with a pager may be empty after an error. */
 status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e);

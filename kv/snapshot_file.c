@@ -47,18 +47,20 @@ static size_t table_bytes(int32_t n_recur, bool paging)
 
 void kv_layout_words(const kv_layout *l, str *s)
 {
-    for (int32_t i = 0; i < l->n; i++) {
-        const kv_view *v = &l->view[i];
+    for (int32_t i = 0; i < l->n_whole; i++) {
+        const kv_view *v = &l->whole[i];
         str_printf(s, "%d window %d heads %d x %d keys %s%s values %s%s%s\n", i, v->window,
                    v->n_head_kv, v->head_dim, num_name(v->k_type), v->k_rot ? "+rot" : "",
                    num_name(v->v_type), v->v_rot ? "+rot" : "", v->single ? " in one stream" : "");
     }
-    for (int32_t i = 0; i < l->n_recur; i++) {
-        const recur_view *v = &l->recur[i];
+    for (int32_t i = 0; i < l->n_recur_whole; i++) {
+        const recur_view *v = &l->recur_whole[i];
         str_printf(s, "recurrent %d keys %d x %d values %d x %d taps %d", i, v->n_k, v->dk, v->n_v,
                    v->dv, v->n_taps);
         if (v->block)
             str_printf(s, " blocks of %d", v->block);
+        if (v->block && l->n_parts > 1) /* a started one is not read by another split */
+            str_printf(s, " on %d ranks", l->n_parts);
         str_printf(s, "\n");
     }
 }

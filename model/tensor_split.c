@@ -428,6 +428,7 @@ static status cut_stores(const splitter *s)
                                s->kv[i].layer, why.text);
             *to = s->kv[i];
             to->n_head_kv = h.kv_n;
+            to->head0 = h.kv_first;
             to->side = (int8_t)r;
             to->k_norm = to->k_norm ? in_rank(m, r, to->k_norm) : NULL;
             to->sinks = to->sinks ? in_rank(m, r, to->sinks) : NULL;

@@ -1,0 +1,150 @@
+/* tensor_state_test.c - what a conversation leaves goes from one split of a model to any other:
+ * snapshots, their files, and conversations on disk.
+ *
+ * CPU devices stand for GPUs.
+ */
+#include "apps/commands.h"
+#include "base/mem.h"
+#include "carat.h"
+#include "engine/disk.h"
+#include "engine/engine_int.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+/* How a model is split. The first two have the same bits, and so have all others. */
+static const struct split {
+    const char *device, *split;
+} splits[] = {{"cpu", NULL},          {"cpu,cpu,cpu", "layers"},    {"cpu", "tensor"},
+              {"cpu,cpu", "tensor"},  {"cpu,cpu,cpu", "tensor"},    {"cpu,cpu,cpu,cpu", "tensor"}};
+enum { SPLITS = sizeof splits / sizeof *splits, N = 100, BEFORE = 90, MAX_VOCAB = 512 };
+
+static const char *made(const char *size, const char *type)
+{
+    static int n;
+    char file[64];
+    snprintf(file, sizeof file, "%s-%d.gguf", size, n++);
+    const char *path = test_temp(file);
+    const char *argv[] = {size, path, "--type", type};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+    return path;
+}
+
+typedef struct rig {
+    carat_model *m;
+    carat_batch *b; /* writes and reads files */
+    carat_session *s;
+} rig;
+
+static const carat_session_options options = {.n_ctx = 128, .chunk = 32, .checkpoint_mb = -1};
+
+static void rig_open(rig *r, const char *path, int k)
+{
+    carat_error e = {0};
+    carat_batch_options bo = {.session = options, .n_slots = 1};
+    carat_model_options o = {
+        .device = splits[k].device, .split = splits[k].split, .n_threads = 1};
+    CHECK_OK(carat_model_open(path, &o, &r->m, &e), e);
+    CHECK_OK(carat_batch_open(r->m, &bo, &r->b, &e), e);
+    CHECK_OK(carat_session_open(r->m, &options, &r->s, &e), e);
+}
+
+static void rig_close(rig *r)
+{
+    carat_session_close(r->s);
+    carat_batch_close(r->b);
+    carat_model_close(r->m);
+}
+
+static bool same_bits(int a, int b)
+{
+    return (a < 2) == (b < 2);
+}
+
+/* A snapshot of every split goes to every other by a file. What follows has the bits of a session
+ * that went on by itself, where the two compute the same; and the same bits on all splits else. */
+static void moves_everywhere(const char *size)
+{
+    const char *path = made(size, "f32");
+    int32_t ids[N];
+    rig r[SPLITS];
+    static float want[SPLITS][MAX_VOCAB], got[MAX_VOCAB], other[2][MAX_VOCAB];
+    bool has_other[2] = {0};
+    carat_error e = {0};
+    for (int i = 0; i < N; i++)
+        ids[i] = (7 + 31 * i + i * i) % 320;
+    for (int k = 0; k < SPLITS; k++)
+        rig_open(&r[k], path, k);
+    const size_t bytes = (size_t)r[0].m->core.n_vocab * sizeof *got;
+    CHECK(bytes <= sizeof got);
+    uint64_t n_bytes = 0;
+    for (int from = 0; from < SPLITS; from++) {
+        char name[32];
+        carat_snapshot *p;
+        uint64_t n;
+        snprintf(name, sizeof name, "%d.carat-kv", from);
+        const char *file = test_temp(name);
+        CHECK_OK(carat_eval(r[from].s, ids, BEFORE, NULL, NULL, &e), e);
+        CHECK_OK(carat_snapshot_take(r[from].s, &p, &e), e);
+        CHECK_OK(carat_batch_write_snapshot(r[from].b, p, file, &n, &e), e);
+        n_bytes = from ? n_bytes : carat_snapshot_bytes(p);
+        CHECK_EQ(carat_snapshot_bytes(p), n_bytes);
+        carat_snapshot_free(p);
+        CHECK_OK(carat_eval(r[from].s, ids, N, want[from], NULL, &e), e);
+        CHECK(from < 1 || from == 2 || !memcmp(want[from], want[from - 1], bytes));
+    }
+    for (int from = 0; from < SPLITS; from++)
+        for (int to = 0; to < SPLITS; to++) {
+            char name[32];
+            carat_snapshot *p;
+            uint64_t n;
+            int64_t reused;
+            snprintf(name, sizeof name, "%d.carat-kv", from);
+            CHECK_OK(carat_batch_read_snapshot(r[to].b, test_temp(name), &p, &n, &e), e);
+            CHECK_OK(carat_snapshot_restore(r[to].s, p, &e), e);
+            CHECK_OK(carat_eval(r[to].s, ids, N, got, &reused, &e), e);
+            CHECK_EQ(reused, BEFORE);
+            carat_snapshot_free(p);
+            float *as = same_bits(from, to) ? want[to] : other[to < 2];
+            if (!same_bits(from, to) && !has_other[to < 2])
+                memcpy(as, got, bytes);
+            has_other[to < 2] |= !same_bits(from, to);
+            CHECK_MSG(!memcmp(got, as, bytes), "%s from split %d to %d", size, from, to);
+        }
+    for (int k = 0; k < SPLITS; k++)
+        rig_close(&r[k]);
+}
+
+/* Rings and shared keys; one KV head on several ranks; states of uneven parts. */
+PLAIN_TEST(snapshots_go_from_any_split_to_any_other)
+{
+    moves_everywhere("tiny-ple");
+    moves_everywhere("tiny-qwen3");
+    moves_everywhere("tiny-qwen35-keys");
+}
+
+/* A conversation that a program kept on disk is found by one with another split. */
+TEST(kept_conversations_are_found_under_another_split)
+{
+    const char *path = made("tiny-dense", "f32"), *dir = test_temp("kept");
+    int32_t ids[N];
+    carat_error e = {0};
+    carat_session_options o = options;
+    o.checkpoint_mb = 16;
+    o.cache_dir = dir;
+    for (int i = 0; i < N; i++)
+        ids[i] = (7 + 31 * i + i * i) % 320;
+    for (int k = 0; k < SPLITS; k++) {
+        carat_model *m;
+        carat_session *s;
+        int64_t reused;
+        carat_model_options mo = {
+            .device = splits[k].device, .split = splits[k].split, .n_threads = 1};
+        CHECK_OK(carat_model_open(path, &mo, &m, &e), e);
+        CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+        CHECK_OK(carat_eval(s, ids, N, NULL, &reused, &e), e);
+        CHECK_MSG(k ? reused > 0 : !reused, "split %d: %lld", k, (long long)reused);
+        carat_session_close(s);
+        carat_model_close(m);
+    }
+}
