@@ -146,7 +146,9 @@ status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_s
     int32_t n_reps = setup->n_reps;
     int32_t *answers = NULL;
     int32_t n_prompt = t->n_depth ? t->n_depth : 1;
-    carat_batch_options bo = {.session = *so, .n_slots = t->n_streams};
+    carat_batch_options bo = {.session = *so,
+                              .n_slots = t->n_streams,
+                              .gap_ms = -1}; /* prompts are over early: they are off the clock */
     carat_model_info info;
     carat_batch *b = NULL;
     uint64_t rng = 5;

@@ -49,8 +49,9 @@ load() {
     wait "$server" || true
     server=
 }
-load 4,16,64 >"$work/load"
-load 16 --token-gap 0 >"$work/whole"
+# Answers side by side want prompts that are over early: they are off the clock.
+load 4,16,64 --token-gap 0 >"$work/whole"
+load 16,64 >"$work/load"
 
 echo "$("$carat" version), $(gpu_line), $(date -u +%F); $name, prompts of 512, answers of 256 tokens"
 echo
@@ -58,15 +59,15 @@ echo "| answers side by side | carat bench, tokens/s | carat serve | share | mus
 echo "| --- | --- | --- | --- | --- |"
 awk -F'[ ,]' 'FNR == NR { if ($1 ~ /^x/) batch[substr($1, 2)] = $3; next }
     { share = $2 / batch[$1]
-      printf "| %d | %.0f | %.0f | %.3f | 0.97 %s |\n", $1, batch[$1], $2, share, share >= 0.97 ? "met" : "missed" }' \
-    "$work/bench" "$work/load"
+      printf "| %d | %.0f | %.0f | %.3f | 0.97 %s |\n", $1, batch[$1], $2, share, (share >= 0.97 ? "met" : "missed") }' \
+    "$work/bench" "$work/whole"
 echo
 echo "| clients that ask again and again | tokens/s | first token, ms: median, 99 % | between tokens, ms: median, 99 % | must |"
 echo "| --- | --- | --- | --- | --- |"
 awk -F, 'FNR == 1 { file++ }
-    { must = $1 != 16 || file > 1 ? "" : sprintf("2600 %s; 14 ms %s", $6 >= 2600 ? "met" : "missed", $11 <= 14 ? "met" : "missed")
-      printf "| %d%s | %.0f | %.0f, %.0f | %.2f, %.2f | %s |\n", $1, file > 1 ? ", --token-gap 0" : "", $6, $7, $8, $10, $11, must }' \
-    "$work/load" "$work/whole"
+    { must = $1 != 16 || file < 2 ? "" : sprintf("2600 %s; 14 ms %s", $6 >= 2600 ? "met" : "missed", $11 <= 14 ? "met" : "missed")
+      printf "| %d%s | %.0f | %.0f, %.0f | %.2f, %.2f | %s |\n", $1, file < 2 ? ", --token-gap 0" : "", $6, $7, $8, $10, $11, must }' \
+    "$work/whole" "$work/load"
 echo
 echo "| rows of a part of a prompt | ms |"
 echo "| --- | --- |"
