@@ -38,14 +38,14 @@ typedef struct device_options {
             "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)",       \
             .words = "auto cpu cuda cuda:0"),                                                      \
         OPT_STR(T, where.gpus, "gpus", 0, "LIST",                                                  \
-                "several GPUs, such as 0,1: each computes a range of the layers; auto (default): " \
+                "several GPUs, such as 0,1, which share the model (--split); auto (default): "      \
                 "one if the model fits it, else as many as it needs"),                             \
         OPT_STR(T, where.gpu_split, "gpu-split", 0, "LIST",                                        \
                 "in which proportion they have layers, such as 3,1 (default: by their memory)",    \
                 split_needs),                                                                      \
         OPT_STR(T, where.split, "split", 0, "HOW",                                                 \
-                "how several GPUs share a model: layers (default); none refuses more than one; "   \
-                "tensor, a part of every layer each, is for CPU devices alone now",                \
+                "how several GPUs share a model: layers (default); tensor: a part of every layer " \
+                "each; none refuses more than one",                                                \
                 .words = "layers tensor none"),                                                    \
         OPT_INT(                                                                                   \
             T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                    \

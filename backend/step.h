@@ -227,7 +227,20 @@ typedef struct kv_view {
     const struct weight *k_weight; /* single: the norm weight of keys, [head_dim] */
     const struct rope *k_rope;     /* single: the rotation of keys; its table is there */
     const struct weight *sinks;    /* [query heads]; NULL: none. See op_attend */
+    /* Of a rank's part of a layer (tensor split): query and KV heads of the layer. A device cuts a
+     * row's keys by these, so that bits are those of any number of ranks. 0: all heads are here. */
+    int32_t head_all, head_kv_all;
 } kv_view;
+
+static inline int32_t kv_heads_all(const kv_view *kv)
+{
+    return kv->head_kv_all ? kv->head_kv_all : kv->n_head_kv;
+}
+/* n_head: query heads that are here. */
+static inline int32_t query_heads_all(const kv_view *kv, int32_t n_head)
+{
+    return kv->head_all ? kv->head_all : n_head;
+}
 
 static inline const row_keys *rows_keys(const rowset *rs, const kv_view *kv)
 {

@@ -44,14 +44,20 @@ static bool parse_gpu(const char *text, int32_t *which)
     return true;
 }
 
-/* Was something asked for that takes a GPU? */
-static bool is_limited(const carat_model_options *opt)
+/* Were places asked for, for a mixture's experts beside a GPU? */
+static bool places_experts(const carat_model_options *opt)
 {
     const char *cpu = opt->experts_cpu, *prefetch = opt->experts_prefetch;
-    return opt->gpu_mb || (opt->experts_gpu && strcmp(opt->experts_gpu, "auto")) ||
+    return (opt->experts_gpu && strcmp(opt->experts_gpu, "auto")) ||
            (cpu && strcmp(cpu, "auto") && strcmp(cpu, "off")) ||
            (prefetch && strcmp(prefetch, "auto") && strcmp(prefetch, "off") &&
             strcmp(prefetch, "0"));
+}
+
+/* Was something asked for that takes a GPU? */
+static bool is_limited(const carat_model_options *opt)
+{
+    return opt->gpu_mb || places_experts(opt);
 }
 
 static bool is_divided(const carat_model_options *opt)
@@ -159,6 +165,10 @@ static status check_ranks(const carat_model_options *opt, const stage_list *l, e
     if (is_divided(opt))
         return err_set(e, E_ARG,
                        "--gpu-layers and --cpu-experts cannot be used with --split tensor");
+    if (places_experts(opt))
+        return err_set(e, E_ARG,
+                       "--experts-gpu, --experts-cpu and --experts-prefetch cannot be used with "
+                       "--split tensor: every device has its part of all experts");
     return OK;
 }
 
@@ -190,6 +200,9 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
         l->gpu[l->n] = l->n;
         l->n++;
     }
+    bool all = by_tensors(opt) && !is_named(opt) && !lists_gpus(opt) && !opt->plan_gpu_mb[0];
+    for (int32_t n = all ? device_count_cuda() : 0; l->n < n && l->n < RANKS_MAX; l->n++)
+        l->gpu[l->n] = l->n;
     if (is_stand_in(opt))
         l->n = n_stand_ins(opt) - is_divided(opt);
     if (!l->n && is_named(opt))
@@ -283,11 +296,12 @@ static status place_ranks(carat_model *m, int32_t n, err *e)
                                                : NULL;
     if (what)
         return err_set(e, E_UNSUPPORTED, "%s cannot be used with --split tensor yet", what);
-    if (device_bare(m->dev)->kind == DEVICE_CUDA)
-        return err_set(e, E_UNSUPPORTED,
-                       "--split tensor: %s cannot be a rank yet, CPU devices alone can",
-                       m->dev->name);
-    status st = model_split(&m->core, m->other, n, e);
+    status st = OK;
+    for (int32_t i = 1; i < n && !st; i++) {
+        device *d = model_device(m, i);
+        st = d->agree ? d->agree(d, m->dev, e) : OK;
+    }
+    st = st ? st : model_split(&m->core, m->other, n, e);
     for (int32_t i = 0; i < n && !st; i++)
         if (m->core.some_experts && !model_device(m, i)->some_experts)
             st = err_set(e, E_UNSUPPORTED,

@@ -349,7 +349,8 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
         (st = parse_prefetch(opt->experts_prefetch, &prefetch, e)))
         return st;
     forced |= (help && part >= 0) || prefetch > 0;
-    bool able = m->dev && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers > 0;
+    bool able = m->dev && m->dev->experts && m->n_sides == 1 && !m->core.n_ranks &&
+                m->core.n_expert_layers > 0;
     if (forced && !m->core.n_expert_layers)
         return err_set(e, E_ARG,
                        "%s has no experts: --experts-gpu, --experts-cpu and --experts-prefetch are "

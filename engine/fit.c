@@ -51,7 +51,8 @@ static fit_ask ask_of(const carat_model *m, const carat_model_options *opt)
     a.own_ctx = a.so.n_ctx > 0;
     a.own_kv = a.so.kv_k || a.so.kv_v || a.so.kv_layers;
     a.top = a.own_ctx ? a.so.n_ctx : m->core.n_ctx_train;
-    a.experts = !placed && !shared && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers;
+    a.experts = !placed && !shared && m->dev->experts && m->n_sides == 1 && !m->core.n_ranks &&
+                m->core.n_expert_layers;
     a.divide = !placed && !shared && !m->core.n_ranks && is_open(opt->experts_cpu) &&
                is_open(opt->experts_prefetch) && device_bare(m->dev) == m->dev;
     return a;

@@ -44,6 +44,7 @@ typedef struct kv_spec {
     const weight *k_norm; /* with k_is_v: norm and rotation that make keys of values */
     const rope *k_rope;
     const weight *sinks; /* as in kv_view */
+    int32_t head_all, head_kv_all;
     int8_t side;         /* which of the model's devices has the layer: pass.h */
     int32_t head0;       /* of a part (kv_want_layout): the number of its first KV head */
     kv_inside inside;

@@ -132,6 +132,8 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, in
                    .v_rot = vf.rot,
                    .wide = s->wide,
                    .sinks = s->sinks,
+                   .head_all = s->head_all,
+                   .head_kv_all = s->head_kv_all,
                    .inside = s->inside};
     if ((st = head_row_bytes(kf, s->layer, s->head_dim, &v->k_row_bytes, e)) ||
         (st = head_row_bytes(vf, s->layer, s->head_dim, &v->v_row_bytes, e)) ||

@@ -298,6 +298,7 @@ static status cut_segments(const splitter *s, const shard_layer *layer, const we
             break;
         seg[i] = *whole;
         seg[i].side = w->side;
+        seg[i].n_out_all = w->n_out_all;
         seg[i].bias = k ? NULL : w->bias; /* once in the sum */
         w->n_tiles = part.n;
         st = cut(s, &part, &seg[i]);
@@ -351,6 +352,7 @@ static status cut_experts(const splitter *s, const shard_layer *layer, const wei
             *to = *whole;
             to->side = w->side;
             cut_span(to, SHARD_OUT, part.span[j].first, part.span[j].n);
+            to->n_out_all = to->n_out;
             if (whole->bias)
                 st = copy_biases(s, whole_of(s, whole->bias), w->side, &half, &to->bias);
             st = st ? st : model_remember(s->m, to, s->e);
@@ -380,6 +382,7 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
     if (st || (st = part_of(s, &layer, whole, last, &of_last)))
         return st;
     w->side = (int8_t)r;
+    w->n_out_all = w->n_out;
     w->bias = w->bias ? in_rank(s->m, r, w->bias) : NULL;
     w->first_rank = of_last.axis == SHARD_NONE;
     if (part.axis == SHARD_NONE)
@@ -429,6 +432,8 @@ static status cut_stores(const splitter *s)
             *to = s->kv[i];
             to->n_head_kv = h.kv_n;
             to->head0 = h.kv_first;
+            to->head_all = layer.n_head;
+            to->head_kv_all = s->kv[i].n_head_kv;
             to->side = (int8_t)r;
             to->k_norm = to->k_norm ? in_rank(m, r, to->k_norm) : NULL;
             to->sinks = to->sinks ? in_rank(m, r, to->sinks) : NULL;

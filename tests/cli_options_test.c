@@ -67,6 +67,7 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
         {"-st", NULL, NULL},
         {"-sm", "none", NULL},
         {"-sm", "layer", NULL},
+        {"-sm", "tensor", NULL},
         {"-sm", "row", "-sm row"},
         {"-ctk", "q8_0", NULL},
         {"-ctv", "f99", "f99"},

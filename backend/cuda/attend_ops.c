@@ -185,14 +185,14 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
     int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK, most = CHUNKS_MAX;
-    if (kv->window && split && kv->n_head_kv >= WINDOW_HEADS)
+    if (kv->window && split && kv_heads_all(kv) >= WINDOW_HEADS)
         n *= 2;
     int64_t keys = kv->window ? (int64_t)kv->window + STEP_TREE_ROWS_MAX : kv->n_keys;
     if (keys_first)
         n = kv->window && kv->head_dim == 256 ? CHUNK_WINDOW : CHUNK_SMALL;
     while (n * (most + most / 16) < keys) {
         n *= 2;
-        if (keys_first && kv->n_head_kv <= 2 && n > CHUNK)
+        if (keys_first && kv_heads_all(kv) <= 2 && n > CHUNK)
             most = 2 * CHUNKS_MAX;
     }
     return (int32_t)n;
@@ -322,14 +322,15 @@ static int32_t shallow_keys(const cuda_device *c, const kv_view *kv)
         return c->shallow;
     if (kv->head_dim < 512)
         return kv->head_dim == 128 ? 1024 : 0;
-    return kv->n_head_kv < 4 ? 16384 : 4096;
+    return kv_heads_all(kv) < 4 ? 16384 : 4096;
 }
 
-/* How a row's keys are cut into chunks. split_hopper.cu has a block for each chunk and KV head. */
+/* How a row's keys are cut into chunks, by the heads of the layer. split_hopper.cu has a block for
+ * each chunk and KV head. */
 static chunk_parts parts_of(const cuda_device *c, const kv_view *kv, const dev_kv *d,
                             int32_t n_head, bool split)
 {
-    int32_t n = kv->n_head_kv;
+    const int32_t n = kv_heads_all(kv);
     if (split && by_wgmma(c, kv))
         return (chunk_parts){.chunk = CHUNK,
                              .most = row_parts(n),
@@ -337,7 +338,7 @@ static chunk_parts parts_of(const cuda_device *c, const kv_view *kv, const dev_k
                              .shallow = shallow_keys(c, kv)};
     chunk_parts parts = {.chunk = chunk_of(kv, split, split && keys_first(c, d))};
     if (split && by_warps(c, d)) {
-        parts.most = row_parts(eights_of(n_head, n));
+        parts.most = row_parts(eights_of(query_heads_all(kv, n_head), n));
         parts.turn = SPLIT512_TURN;
     }
     return parts;
@@ -660,7 +661,7 @@ static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const 
     cuda_device *c = cuda_of(p);
     int32_t group = q.heads / kv->n_head_kv, d = q.cols;
     bool few = !p->st->prompt;
-    bool split = group <= SPLIT_PAIRS && cuda_attend_path(c, kv, true) >= ATTEND_TILES;
+    bool split = cuda_fits_tile(kv, q.heads) && cuda_attend_path(c, kv, true) >= ATTEND_TILES;
     attend_path path = cuda_attend_path(c, kv, false);
     bool tiles = few ? split : path >= ATTEND_TILES;
     size_t made = kv->single ? 4 * (size_t)d : 0;

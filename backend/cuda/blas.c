@@ -82,6 +82,7 @@ typedef struct lt_choice {
     int32_t n_in, n_out, kind;
     bool library; /* `algo` is set */
     bool apart;   /* its bits are not those of matmul_mma.cu, but the same at any number of rows */
+    bool of_rank; /* of a tensor split, whose bits no clock may choose: never `apart` */
     long_choice as;
     lt_algo algo[CLASSES];
 } lt_choice;
@@ -397,11 +398,15 @@ static void measure(const trial *t, lt_choice *x)
             (long_choice){by_blas ? LONG_BLAS : LONG_OWN, rows_from(tiles, by_blas ? blas : wide)};
 }
 
-static lt_choice *choice_of(cuda_blas *b, int32_t n_in, int32_t n_out, int32_t kind)
+/* Of n_out outputs of w. */
+static lt_choice *choice_of(cuda_blas *b, const weight *w, int32_t n_out)
 {
-    for (int32_t i = 0; i < b->n_choices; i++)
-        if (b->choice[i].n_in == n_in && b->choice[i].n_out == n_out && b->choice[i].kind == kind)
-            return &b->choice[i];
+    for (int32_t i = 0; i < b->n_choices; i++) {
+        lt_choice *x = &b->choice[i];
+        if (x->n_in == w->n_in && x->n_out == n_out && x->kind == w->packed_kind &&
+            x->of_rank == (w->n_out_all > 0))
+            return x;
+    }
     return NULL;
 }
 
@@ -411,7 +416,7 @@ static void choose_algorithms(const trial *t, lt_choice *x)
 {
     cuda_blas *b = t->c->blas;
     for (lt_choice *o = b->choice; o < x; o++)
-        if (o->n_in == x->n_in && o->n_out == x->n_out) {
+        if (o->n_in == x->n_in && o->n_out == x->n_out && o->of_rank == x->of_rank) {
             x->library = o->library;
             x->apart = o->apart;
             memcpy(x->algo, o->algo, sizeof x->algo);
@@ -420,7 +425,7 @@ static void choose_algorithms(const trial *t, lt_choice *x)
     x->library = true;
     for (int i = 0; i < CLASSES && x->library; i++)
         x->library = choose(t, class_rows[i], true, &x->algo[i]);
-    if (!x->library && choose(t, class_rows[CLASSES - 1], false, &x->algo[0])) {
+    if (!x->library && !x->of_rank && choose(t, class_rows[CLASSES - 1], false, &x->algo[0])) {
         x->library = x->apart = true;
         x->algo[1] = x->algo[0];
     }
@@ -431,7 +436,7 @@ static status learn_piece(cuda_device *c, const weight *w, int32_t n_out, err *e
     cuda_blas *b = c->blas;
     const int32_t n_in = w->n_in, kind = w->packed_kind;
     const bool measured = (size_t)n_in * (size_t)n_out >= MEASURED;
-    if (choice_of(b, n_in, n_out, kind) || b->n_choices == LT_CHOICES)
+    if (choice_of(b, w, n_out) || b->n_choices == LT_CHOICES)
         return OK;
     trial t = {.c = c, .packed = cuda_view(w), .n_in = n_in, .n_out = n_out};
     const bool can = (b->here || measured) && trial_open(&t);
@@ -442,6 +447,7 @@ static status learn_piece(cuda_device *c, const weight *w, int32_t n_out, err *e
     t.packed.n_tile = (n_out + TILE_ROWS - 1) / TILE_ROWS;
     lt_choice *x = &b->choice[b->n_choices++];
     *x = (lt_choice){.n_in = n_in, .n_out = n_out, .kind = kind, .as = {LONG_OWN, LONG_ROWS}};
+    x->of_rank = w->n_out_all > 0;
     if (b->here)
         choose_algorithms(&t, x);
     if (x->library)
@@ -486,8 +492,8 @@ long_choice cuda_long_choice(const cuda_device *c, const weight *w)
     if (!is_long(w))
         return none;
     int32_t n = cuda_long_piece(w->n_in, w->n_out), rest = w->n_out % n;
-    const lt_choice *a = choice_of(c->blas, w->n_in, n, w->packed_kind);
-    const lt_choice *z = rest ? choice_of(c->blas, w->n_in, rest, w->packed_kind) : a;
+    const lt_choice *a = choice_of(c->blas, w, n);
+    const lt_choice *z = rest ? choice_of(c->blas, w, rest) : a;
     if (!a || !z)
         return none;
     if (a->as.way != LONG_ALL && z->as.way != LONG_ALL)
@@ -499,14 +505,14 @@ long_choice cuda_long_choice(const cuda_device *c, const weight *w)
 bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
                       const weight *of)
 {
-    const lt_choice *a = choice_of(c->blas, of->n_in, y.cols, of->packed_kind);
+    const lt_choice *a = choice_of(c->blas, of, y.cols);
     return a && a->library && multiply(c, y, x, w, of->n_in, &a->algo[y.rows > class_rows[0]]);
 }
 
 bool cuda_long_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
                       const weight *of, long_way way)
 {
-    const lt_choice *a = choice_of(c->blas, of->n_in, y.cols, of->packed_kind);
+    const lt_choice *a = choice_of(c->blas, of, y.cols);
     if (a && way != LONG_OWN && (way == LONG_ALL || a->as.way != LONG_OWN))
         return cuda_blas_matmul(c, y, x, w, of);
     cu_matmul_wide(c->stream, y, x, w, of->n_in, 0);

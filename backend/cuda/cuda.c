@@ -390,6 +390,22 @@ static void cuda_end(device *d, pass *p)
         cuda_take_stats(c, p);
 }
 
+/* Multiprocessors and their clock change no bits. */
+static status cuda_agree(device *d, const device *first, err *e)
+{
+    cuda_device *c = d->self;
+    const cuda_device *f = first->self;
+    gpu_facts a = c->facts, b = f->facts;
+    a.n_sm = b.n_sm = 0;
+    c->int8_prompts = f->int8_prompts;
+    return !memcmp(&a, &b, sizeof a) && cuda_blas_here(c) == cuda_blas_here(f)
+               ? OK
+               : err_set(e, E_UNSUPPORTED,
+                         "%s and %s compute by different kernels, so they cannot share layers "
+                         "(--split tensor)",
+                         f->name, c->name);
+}
+
 /* ---- Opening and closing ------------------------------------------------------------------ */
 
 static void cuda_close(device *d)
@@ -594,6 +610,7 @@ cuda_device *cuda_new_device(void)
         .download = cuda_download,
         .send = cuda_send,
         .follow = cuda_follow,
+        .agree = cuda_agree,
         .move = cuda_move,
         .moved = cuda_moved,
         .keep_rows = cuda_keep_rows,

@@ -375,6 +375,11 @@ void cuda_close_stats(cuda_device *c);
 void cuda_stats_room(pass *p, int32_t n);
 /* Waits for the pass and adds what it has left out to its rules' tallies. */
 void cuda_take_stats(cuda_device *c, pass *p);
+/* Do as many query heads of the layer share a KV head as a tile of pairs holds? */
+static inline bool cuda_fits_tile(const kv_view *kv, int32_t n_head)
+{
+    return query_heads_all(kv, n_head) <= SPLIT_PAIRS * kv_heads_all(kv);
+}
 /* skip.c: skip-softmax in answers. */
 bool cuda_answers_skip(const cuda_device *c, const kv_view *kv); /* is there a kernel? */
 /* The number of rows from r on that all drop tiles, or (skips false) are all exact. */

@@ -234,14 +234,14 @@ static void long_int8(pass *p, mat y, mat x, const weight *w)
     pass_release(p, mark);
     if (cuda_skip(p, y))
         return;
-    const packed v = cuda_view(w);
+    const packed v = cuda_view(w), sums = cuda_answers_view(w);
     cuda_wrote_mat(p, y);
     for (int32_t first = 0; first < w->n_out; first += n_at_a_time) {
         dev_mat d = cuda_mat(y);
         d.at += first;
         d.cols = w->n_out - first < n_at_a_time ? w->n_out - first : n_at_a_time;
         cu_unpack8(c->stream, v, first, d.cols, records);
-        cu_matmul_wide8(c->stream, d, q, &v, records);
+        cu_matmul_wide8(c->stream, d, q, &sums, records);
     }
 }
 
@@ -352,7 +352,7 @@ static void multiply(pass *p, const mat *y, mat x, const weight *const *w, int32
     dev_quant q = x.rows == 1 ? row_copy(p, cuda_mat(x)) : cuda_quant(p, cuda_mat(x), false, false);
     for (int32_t i = 0; i < n && !p->dry; i++) {
         const float *bias = cuda_vector(p, w[i]->bias);
-        job[i] = (one_product){.p = {.w = cuda_view(w[i]), .n_out = w[i]->n_out, .bias = bias},
+        job[i] = (one_product){.p = {.w = cuda_answers_view(w[i]), .n_out = w[i]->n_out, .bias = bias},
                                .floats = q.q ? NULL : x.at,
                                .timed = timed,
                                .times = times};

@@ -41,7 +41,7 @@ int32_t cuda_skip_run(const pass *p, const kv_view *kv, int32_t n_head, int32_t 
 {
     const cuda_device *c = cuda_of(p);
     const rowset *rs = p->rows;
-    bool can = p->st->sparse && n_head <= SPLIT_PAIRS * kv->n_head_kv && cuda_answers_skip(c, kv);
+    bool can = p->st->sparse && cuda_fits_tile(kv, n_head) && cuda_answers_skip(c, kv);
     int32_t n = 1, least = cuda_skip_least(c, kv);
     *skips = can && row_skips(p->st, rs, kv, r, least);
     while (r + n < rs->n && (can && row_skips(p->st, rs, kv, r + n, least)) == *skips)
@@ -93,7 +93,7 @@ static int32_t rows_at_a_time(const kv_view *kv, int32_t n_head, int32_t rows)
 
 size_t cuda_skip_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t n_head)
 {
-    if (n_head > SPLIT_PAIRS * kv->n_head_kv || !cuda_answers_skip(c, kv))
+    if (!cuda_fits_tile(kv, n_head) || !cuda_answers_skip(c, kv))
         return 0;
     return row_bytes(kv, n_head) * (size_t)rows_at_a_time(kv, n_head, rows);
 }

@@ -3,8 +3,9 @@
  *     file --threads--> two pinned buffers --copy--> raw bytes --pack.cu--> planes
  *
  * One buffer is filled while the other is copied. Weights of floats and gathered tables skip the
- * raw bytes: they stay as in the file. Buffers, threads and raw memory are freed when the first
- * pass begins.
+ * raw bytes: they stay as in the file. A part of a matrix (model/tensor_split.c) has gaps between its
+ * rows or matrices in the file; what is copied has none. Buffers, threads and raw memory are freed
+ * when the first pass begins.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/pool.h"
@@ -87,12 +88,24 @@ static size_t aligned(size_t n)
     return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
+/* Bytes of a row and of a matrix without gaps. */
+static size_t tight_row(const weight *w)
+{
+    uint64_t n = 0;
+    num_row_bytes(w->type, (uint64_t)w->n_in, &n);
+    return (size_t)n;
+}
+static size_t tight_mat(const weight *w)
+{
+    return tight_row(w) * (size_t)w->n_out;
+}
+
 /* The planes of w packed at `at`, and in *n_bytes the size of all matrices. */
 static packed lay_out(const weight *w, int32_t kind, const uint8_t *at, size_t *n_bytes)
 {
     packed v = {.codes = at, .kind = kind, .n_in = w->n_in, .n_out = w->n_out, .n_mat = w->n_mat};
     if (kind <= PACK_BF16) {
-        v.mat_bytes = w->mat_bytes;
+        v.mat_bytes = tight_mat(w);
         *n_bytes = w->n_bytes;
         return v;
     }
@@ -134,17 +147,34 @@ size_t cuda_slot_bytes(const weight *w)
     size_t n;
     weight one = *w;
     one.n_mat = 1;
-    one.n_bytes = one.mat_bytes;
+    one.n_bytes = tight_mat(w);
     one.in_slots = true;
     lay_out(&one, cuda_pack_kind(&one), NULL, &n);
     return n;
 }
 
-/* A copy of file bytes into a pinned buffer. */
+/* Bytes [at, at + n) of w without gaps. */
+static void copy_tight(const weight *w, char *to, size_t at, size_t n)
+{
+    const size_t row = tight_row(w), one = tight_mat(w);
+    const bool rows = w->row_bytes != row, mats = w->mat_bytes != one;
+    const size_t run = rows ? row : mats ? one : w->n_bytes; /* has no gap in the file */
+    for (size_t done = 0, k = at / run, skip = at % run; done < n; k++, skip = 0) {
+        size_t some = run - skip < n - done ? run - skip : n - done;
+        const size_t n_out = (size_t)w->n_out;
+        const char *from = rows   ? weight_row(w, (int32_t)(k / n_out), (int64_t)(k % n_out))
+                           : mats ? weight_row(w, (int32_t)k, 0)
+                                  : w->data;
+        memcpy(to + done, from + skip, some);
+        done += some;
+    }
+}
+
+/* A copy of a weight's bytes into a pinned buffer. */
 typedef struct loading {
+    const weight *w;
     char *to;
-    const char *from;
-    size_t n_bytes;
+    size_t at, n_bytes;
 } loading;
 
 static void load_piece(void *arg, int32_t chunk, int32_t thread)
@@ -152,17 +182,18 @@ static void load_piece(void *arg, int32_t chunk, int32_t thread)
     const loading *l = arg;
     size_t at = (size_t)chunk * PIECE_BYTES, n = l->n_bytes - at;
     (void)thread;
-    memcpy(l->to + at, l->from + at, n < PIECE_BYTES ? n : PIECE_BYTES);
+    copy_tight(l->w, l->to + at, l->at + at, n < PIECE_BYTES ? n : PIECE_BYTES);
 }
 
-/* Copies host bytes to the device: one pinned buffer is filled while the other is copied. */
-static bool send(cuda_device *c, char *to, const char *from, size_t n_bytes)
+/* Copies bytes [first, first + n_bytes) of w, without gaps, to the device: one pinned buffer is
+ * filled while the other is copied. */
+static bool send(cuda_device *c, char *to, const weight *w, size_t first, size_t n_bytes)
 {
     for (size_t at = 0, i = 0; at < n_bytes; at += PINNED_BYTES, i ^= 1) {
         size_t n = n_bytes - at < PINNED_BYTES ? n_bytes - at : PINNED_BYTES;
         if (!cuda_ok(c, NULL, cudaEventSynchronize(c->pinned_done[i]), "loading weights"))
             return false;
-        loading l = {c->pinned[i], from + at, n};
+        loading l = {w, c->pinned[i], first + at, n};
         pool_run(c->loaders, (int32_t)((n + PIECE_BYTES - 1) / PIECE_BYTES), load_piece, &l);
         if (!cuda_ok(c, NULL,
                      cudaMemcpyAsync(to + at, c->pinned[i], n, cudaMemcpyHostToDevice, c->stream),
@@ -231,31 +262,32 @@ static status load_to_host(cuda_device *c, weight *w, int32_t kind, err *e)
 {
     const expert_home *h = w->home;
     bool as_is = kind <= PACK_BF16;
+    const size_t each = tight_mat(w);
     size_t one_bytes, pair;
     int32_t n_at_a_time;
     weight one = *w;
     one.n_mat = 1;
     packed v = lay_out(&one, kind, NULL, &one_bytes);
-    pair = aligned(w->mat_bytes) + one_bytes;
+    pair = aligned(each) + one_bytes;
     n_at_a_time = pair < EXPERTS_BYTES ? (int32_t)(EXPERTS_BYTES / pair) : 1;
     n_at_a_time = n_at_a_time < w->n_mat ? n_at_a_time : w->n_mat;
     for (int32_t i = 0; as_is && i < w->n_mat; i++)
-        memcpy(h->host + (size_t)i * h->expert_bytes, weight_row(w, i, 0), w->mat_bytes);
+        copy_tight(w, (char *)h->host + (size_t)i * h->expert_bytes, (size_t)i * each, each);
     if (!as_is && !room_for_raw(c, pair * (size_t)n_at_a_time)) {
         cudaGetLastError();
         return err_memory(e, w->name, pair * (size_t)n_at_a_time);
     }
-    uint8_t *made = as_is ? NULL : (uint8_t *)c->raw + aligned(w->mat_bytes) * (size_t)n_at_a_time;
+    uint8_t *made = as_is ? NULL : (uint8_t *)c->raw + aligned(each) * (size_t)n_at_a_time;
     for (int32_t i = 0, n; !as_is && i < w->n_mat; i += n) {
         n = w->n_mat - i < n_at_a_time ? w->n_mat - i : n_at_a_time;
-        if (!send(c, c->raw, weight_row(w, i, 0), (size_t)n * w->mat_bytes))
+        if (!send(c, c->raw, w, (size_t)i * each, (size_t)n * each))
             break;
         v = lay_out(&one, kind, made, &one_bytes);
         v.n_mat = n;
         /* Packing leaves out the groups past the end of a row, which must be zeros. */
         cuda_ok(c, NULL, cudaMemsetAsync(made, 0, one_bytes * (size_t)n, c->stream),
                 "packing experts");
-        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes, w->factor ? w->factor + i : NULL);
+        cu_pack(c->stream, v, (int)w->type, c->raw, tight_row(w), w->factor ? w->factor + i : NULL);
         if (!cuda_ok(c, NULL, cudaGetLastError(), "packing experts") ||
             !cuda_ok(c, NULL,
                      cudaMemcpy2DAsync(h->host + (size_t)i * h->expert_bytes, h->expert_bytes, made,
@@ -298,8 +330,8 @@ status cuda_weight_load(device *d, weight *w, err *e)
     w->packed_bytes = n_bytes;
     w->packed_kind = kind;
     v = cuda_view(w);
-    if (send(c, as_is ? (char *)w->packed : c->raw, w->data, w->n_bytes) && !as_is) {
-        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes, w->factor);
+    if (send(c, as_is ? (char *)w->packed : c->raw, w, 0, w->n_bytes) && !as_is) {
+        cu_pack(c->stream, v, (int)w->type, c->raw, tight_row(w), w->factor);
         cuda_ok(c, NULL, cudaGetLastError(), "packing weights");
     }
     status st = OK;

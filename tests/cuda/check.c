@@ -527,6 +527,7 @@ int main(int argc, char **argv)
         check_placements(&g);
         check_stages(&g);
         check_overlap(&g);
+        check_tensor(&g);
         check_faults(&g);
         check_offload(&g);
         check_prefetch(&g);

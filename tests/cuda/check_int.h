@@ -149,6 +149,7 @@ void check_placements(rig *g);
 void check_stages(rig *g);         /* several devices on one GPU share the layers */
 void check_overlap(rig *g);        /* what they do at the same time, and their recordings */
 void check_faults(rig *g);         /* one of them fails, or stalls */
+void check_tensor(rig *g);         /* they have a part of every layer each */
 int check_links(const char *list); /* of GPUs; NULL: all. The exit status */
 void check_plans(rig *g);          /* for GPUs that are not here, against the device's */
 void check_offload(rig *g);        /* experts on the host beside the GPU */
