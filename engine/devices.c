@@ -291,11 +291,12 @@ static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
 /* All devices are open. */
 static status place_ranks(carat_model *m, int32_t n, err *e)
 {
-    const char *what = m->draft[DRAFTER_MODEL] ? "a drafter with weights (--draft)"
-                       : m->media              ? "pictures and sounds (--mmproj)"
-                                               : NULL;
-    if (what)
-        return err_set(e, E_UNSUPPORTED, "%s cannot be used with --split tensor yet", what);
+    const draft_model *draft = m->draft[DRAFTER_MODEL];
+    if (n > 1 && draft && draft->class == &draft_mtp)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s is an MTP assistant, which reads the model's keys (--draft): with --split "
+                       "tensor no device has all of them",
+                       draft->core.name);
     status st = OK;
     for (int32_t i = 1; i < n && !st; i++) {
         device *d = model_device(m, i);

@@ -168,9 +168,11 @@ status paging_shape(const carat_model *m, session_shape *s, err *e)
         s->kv_resident = 0;
         return OK;
     }
-    if (m->core.n_ranks) /* scores of pages would be added in another order */
+    /* Scores of pages would be added in another order on each number of devices. */
+    if (m->core.n_ranks && s->kv_policy != KV_POLICY_LRU && s->kv_policy != KV_POLICY_DRAFTER)
         return err_set(e, E_UNSUPPORTED,
-                       "keys beyond a pool (--kv-resident) cannot be used with --split tensor yet");
+                       "a pool that keeps keys by their scores cannot be used with --split tensor "
+                       "yet: expected --kv-policy lru or drafter beside --kv-pool");
     return fit_chunk(s, e);
 }
 

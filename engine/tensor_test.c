@@ -494,7 +494,7 @@ TEST(what_a_tensor_split_cannot_do_is_refused)
     carat_session *s;
     carat_error e = {0};
     CHECK_STATUS(carat_session_open(m, &o, &s, &e), E_UNSUPPORTED);
-    CHECK(strstr(e.text, "--kv-resident"));
+    CHECK(strstr(e.text, "--kv-policy lru"));
     carat_model_close(m);
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_layers = 1}, "--gpu-layers");
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_split = "1,1"}, "--gpu-split");

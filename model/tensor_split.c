@@ -9,6 +9,7 @@
 #include "backend/ranks.h"
 #include "base/mem.h"
 #include "model/bind.h"
+#include "model/lora.h"
 #include "model/shard.h"
 
 #include <stdio.h>
@@ -269,6 +270,49 @@ void weight_drop(weight *w)
     w->data = NULL;
 }
 
+/* ---- Adapters ---- */
+
+/* Is it half of an adapter's pair? */
+static bool is_adapter(const splitter *s, const weight *w)
+{
+    const char *at = (const char *)w;
+    for (int32_t i = 0; i < s->m->n_loras; i++) {
+        const model_lora *x = &s->m->loras[i];
+        if (at >= (const char *)x->pair && at < (const char *)(x->pair + x->n_pairs))
+            return true;
+    }
+    return false;
+}
+
+/* w, a part of `whole`, gets those of its adapters: B is cut as its rows, A as its columns, both as
+ * its experts. NULL: w is all of it. */
+static status cut_adapters(const splitter *s, const weight *whole, const shard *part, weight *w)
+{
+    status st = OK;
+    w->lora = NULL;
+    for (const lora_pair *l = whole->lora; l && !st; l = l->next) {
+        lora_pair *own = arena_alloc(&s->m->mem, sizeof *own);
+        if (!own)
+            return err_memory(s->e, whole->name, sizeof *own);
+        *own = *l;
+        own->next = w->lora;
+        own->a.side = own->b.side = w->side;
+        own->a.n_out_all = own->a.n_out;
+        own->b.n_out_all = own->b.n_out;
+        if (part && part->axis != SHARD_OUT)
+            st = cut(s, part, &own->a);
+        if (part && part->axis != SHARD_IN && !st)
+            st = cut(s, part, &own->b);
+        if (st || (st = model_remember(s->m, &own->a, s->e)) ||
+            (st = model_remember(s->m, &own->b, s->e)))
+            break;
+        w->lora = own;
+    }
+    return st;
+}
+
+/* ---- Segments ---- */
+
 /* The biases of a segment's experts. */
 static status cut_bias(const splitter *s, const weight *whole, int8_t side, const shard *part,
                        const weight **out)
@@ -304,9 +348,11 @@ static status cut_segments(const splitter *s, const shard_layer *layer, const we
         st = cut(s, &part, &seg[i]);
         if (!st && whole->bias && part.axis == SHARD_MAT)
             st = cut_bias(s, whole_of(s, whole->bias), w->side, &part, &seg[i].bias);
+        st = st ? st : cut_adapters(s, whole, &part, &seg[i]);
         st = st ? st : model_remember(s->m, &seg[i], s->e);
     }
     w->bias = NULL;
+    w->lora = NULL;
     w->segment = seg;
     w->n_segments = n;
     return st;
@@ -348,16 +394,18 @@ static status cut_experts(const splitter *s, const shard_layer *layer, const wei
         st = shard_of(layer, &t, (shard_range){k, k + 1}, &part, s->e);
         for (int32_t j = 0; j < part.n && !st; j++) {
             weight *to = &seg[j * n + i];
-            const shard half = {.n = 1, .span = {part.span[j]}};
+            const shard half = {.axis = SHARD_OUT, .n = 1, .span = {part.span[j]}};
             *to = *whole;
             to->side = w->side;
             cut_span(to, SHARD_OUT, part.span[j].first, part.span[j].n);
             to->n_out_all = to->n_out;
             if (whole->bias)
                 st = copy_biases(s, whole_of(s, whole->bias), w->side, &half, &to->bias);
+            st = st ? st : cut_adapters(s, whole, &half, to);
             st = st ? st : model_remember(s->m, to, s->e);
         }
     }
+    w->lora = NULL;
     w->n_out = 0;
     w->bias = NULL;
     w->segment = seg;
@@ -385,6 +433,7 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
     w->n_out_all = w->n_out;
     w->bias = w->bias ? in_rank(s->m, r, w->bias) : NULL;
     w->first_rank = of_last.axis == SHARD_NONE;
+    w->lora = NULL;
     if (part.axis == SHARD_NONE)
         return OK;
     if (w->n_mat > 1 && part.axis == SHARD_OUT)
@@ -396,6 +445,8 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
         w->n_in = (int32_t)shard_size(&part);
     else if (part.axis != SHARD_WHOLE)
         st = cut(s, &part, w);
+    if (!st && !part.partial)
+        st = cut_adapters(s, whole, part.axis == SHARD_WHOLE ? NULL : &part, w);
     return st             ? st
            : part.partial ? cut_segments(s, &layer, whole, range, w) : model_remember(s->m, w, s->e);
 }
@@ -406,7 +457,8 @@ static status cut_weights(const splitter *s)
     s->m->n_weights = 0;
     for (int32_t r = 0; r < s->n; r++)
         for (int32_t i = 0; i < s->n_whole && !st; i++)
-            st = cut_weight(s, i, r);
+            if (!is_adapter(s, s->at[i])) /* they go with their weights */
+                st = cut_weight(s, i, r);
     return st;
 }
 
@@ -464,18 +516,6 @@ static status cut_states(const splitter *s)
 
 /* ---- All of it ------------------------------------------------------------------------------ */
 
-static status check_model(const model *m, err *e)
-{
-    const char *what = !m->arch->at_rank ? "models of this family"
-                       : m->n_loras      ? "adapters"
-                                         : NULL;
-    return what ? err_set(e, E_UNSUPPORTED,
-                          "%s (%s): %s cannot be split by tensors yet "
-                          "(--split tensor)",
-                          m->name, m->arch->name, what)
-                : OK;
-}
-
 status model_split(model *m, device *const *others, int32_t n, err *e)
 {
     splitter s = {.m = m,
@@ -487,9 +527,12 @@ status model_split(model *m, device *const *others, int32_t n, err *e)
                   .n_recur = m->n_recur,
                   .e = e};
     const size_t n_whole = (size_t)m->n_weights;
-    status st = check_model(m, e);
-    if (st)
-        return st;
+    status st = OK;
+    if (!m->arch->at_rank)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s (%s): models of this family cannot be split by tensors yet "
+                       "(--split tensor)",
+                       m->name, m->arch->name);
     s.at = arena_array(&m->mem, n_whole, sizeof *s.at);
     s.whole = arena_array(&m->mem, n_whole, sizeof *s.whole);
     if (!s.at || !s.whole)
