@@ -55,11 +55,11 @@ load 16,64 >"$work/load"
 
 echo "$("$carat" version), $(gpu_line), $(date -u +%F); $name, prompts of 512, answers of 256 tokens"
 echo
-echo "| answers side by side | carat bench, tokens/s | carat serve | share | must |"
-echo "| --- | --- | --- | --- | --- |"
+echo "| answers side by side | carat bench, tokens/s | carat serve | share | must | the server between passes, us |"
+echo "| --- | --- | --- | --- | --- | --- |"
 awk -F'[ ,]' 'FNR == NR { if ($1 ~ /^x/) batch[substr($1, 2)] = $3; next }
     { share = $2 / batch[$1]
-      printf "| %d | %.0f | %.0f | %.3f | 0.97 %s |\n", $1, batch[$1], $2, share, (share >= 0.97 ? "met" : "missed") }' \
+      printf "| %d | %.0f | %.0f | %.3f | 0.97 %s | %d |\n", $1, batch[$1], $2, share, (share >= 0.97 ? "met" : "missed"), $12 }' \
     "$work/bench" "$work/whole"
 echo
 echo "| clients that ask again and again | tokens/s | first token, ms: median, 99 % | between tokens, ms: median, 99 % | must |"

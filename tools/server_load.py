@@ -15,7 +15,8 @@ Prompts are random token ids, so nothing is in a cache; answers have --tokens to
                different times. Tokens/s of answers beside prompts, the time to the first token (TTFT)
                and between tokens, at the median and the 99th percentile
 
-Prints a table, and the ratio of each rate to that of one client; with --csv lines without ratios.
+Prints a table, and the ratio of each rate to that of one client; with --csv lines without ratios, and with the
+server's time between two passes of `together`, in us, from /metrics.
 `together` is to be compared with `carat bench -p 0 -n TOKENS -d PROMPT -s CLIENTS`: both then have the
 same keys before their tokens. One thread has all clients, and takes some 5 us of a token: with a thread
 each they waited for each other, and 64 of them were the slower end.
@@ -34,6 +35,17 @@ import urllib.request
 def get(path):
     with urllib.request.urlopen(f"http://{URL.hostname}:{URL.port}{path}", timeout=120) as r:
         return json.loads(r.read())
+
+
+def between():
+    """Time of the server between passes so far, in seconds, and how many passes."""
+    with urllib.request.urlopen(f"http://{URL.hostname}:{URL.port}/metrics", timeout=120) as r:
+        lines = [line.split() for line in r.read().decode().splitlines() if not line.startswith("#")]
+    sums = {}
+    for line in lines:
+        name = line[0].split("{")[0]
+        sums[name] = sums.get(name, 0) + float(line[-1])
+    return (sums["carat_busy_seconds_total"] - sums["carat_pass_seconds_total"], sums["carat_passes_total"])
 
 
 class Ask:
@@ -127,7 +139,8 @@ def main():
     drive({0: 0}, random.Random)  # warm
     slots = len(get("/slots"))
     if o.csv:
-        print("clients,together,together_median,ttft_p50,ttft_p99,load,load_ttft_p50,load_ttft_p99,n,gap_p50,gap_p99")
+        print("clients,together,together_median,ttft_p50,ttft_p99,load,load_ttft_p50,load_ttft_p99,n,gap_p50,gap_p99,"
+              "between_us")
     else:
         print(f"{get('/v1/models')['data'][0]['id']}: {slots} slots; prompts of {o.prompt}, answers of {o.tokens} "
               f"tokens, temperature {o.temperature:g}; ms")
@@ -135,13 +148,15 @@ def main():
               " token p50   p99")
     one = None
     for n in map(int, o.clients.split(",")):
+        before = between()
         rounds = [together(n, k) for k in range(3)]
+        rest = [b - a for a, b in zip(before, between())]
         rates, firsts = [r for r, _ in rounds], [t for _, f in rounds for t in f]
         rate, first, gaps = load(n)
         if o.csv:
             print(f"{n},{max(rates):.1f},{statistics.median(rates):.1f},{at(firsts, .5):.1f},{at(firsts, .99):.1f},"
                   f"{rate:.1f},{at(first, .5):.1f},{at(first, .99):.1f},{len(first)},{at(gaps, .5):.2f},"
-                  f"{at(gaps, .99):.2f}", flush=True)
+                  f"{at(gaps, .99):.2f},{rest[0] / rest[1] * 1e6:.0f}", flush=True)
             continue
         one = one or (max(rates), rate)
         print(f"{n:7} | {max(rates):14.1f} {statistics.median(rates):9.1f} {max(rates) / one[0]:5.2f} |"

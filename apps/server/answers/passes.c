@@ -205,11 +205,15 @@ void passes_run(server *s)
 {
     int beat_ms = watchdog_ms();
     int sleep_ms = beat_ms && beat_ms < SLEEP_MAX_MS ? beat_ms : SLEEP_MAX_MS;
-    double looked = 0, beaten = clock_ms(), deadline = 0;
+    double looked = 0, beaten = clock_ms(), deadline = 0, turned = beaten, busy_ms = 0;
     int32_t n_busy = 0;
     for (;;) {
         bool any = take_turns(s, &n_busy);
         double now = clock_ms();
+        busy_ms += any ? now - turned : 0;
+        turned = now;
+        atomic_store_explicit(&s->passes.busy_us, (unsigned long long)(busy_ms * 1e3),
+                              memory_order_relaxed);
         if (draining(s) && deadline <= 0)
             deadline = now + 1000.0 * (double)s->o->drain_s;
         bool last = draining(s) && (atomic_load(&s->n_active) == 0 || now > deadline);
@@ -223,7 +227,9 @@ void passes_run(server *s)
             notify_systemd("WATCHDOG=1\n");
             beaten = now;
         }
-        if (!any)
+        if (!any) {
             sleep_until_work(&s->passes, draining(s) ? DRAINING_MS : sleep_ms);
+            turned = clock_ms();
+        }
     }
 }

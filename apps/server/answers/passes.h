@@ -10,6 +10,7 @@
 #include "base/err.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,12 +20,13 @@ struct served;
 enum { PASSES_MAX = 64 }; /* batches in the loop */
 
 typedef struct passes {
-    pthread_mutex_t lock; /* of all fields */
+    pthread_mutex_t lock; /* of all fields but the last */
     pthread_cond_t work, gone;
     struct served *at[PASSES_MAX];
     int32_t n;
     bool woken, ended;
     bool ready; /* the lock is made */
+    atomic_ullong busy_us; /* of turns with work: passes, and all that is between them */
 } passes;
 
 status passes_init(passes *p, err *e);

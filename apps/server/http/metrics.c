@@ -320,6 +320,9 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     number(o, "models_loaded", "gauge", "Models that are loaded.", loaded);
     put_requests(m, o);
     number(o, "requests_active", "gauge", "Requests being answered.", now->n_active);
+    number(o, "busy_seconds_total", "counter",
+           "Time of the thread of passes while it had work: passes, and all between them.",
+           now->busy_s);
     number(o, "requests_cancelled_total", "counter", "Requests whose client went away.",
            (double)atomic_load(&m->cancelled));
     number(o, "requests_refused_total", "counter", "Requests refused because the queue was full.",

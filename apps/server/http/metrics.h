@@ -54,6 +54,7 @@ typedef struct metrics_now {
     int32_t n_models, n_offered;
     int32_t n_active;
     bool ready;
+    double busy_s; /* of the thread of passes */
 } metrics_now;
 void metrics_put(metrics *m, const metrics_now *now, str *o);
 

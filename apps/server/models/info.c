@@ -331,6 +331,7 @@ void handle_metrics(exchange *x)
     metrics_model *model = mem_calloc((size_t)n + 1, sizeof *model);
     offer_view *offers = catalog_list(s->catalog, &n_offers);
     metrics_now now = {.n_active = atomic_load(&s->n_active) - 1, /* not counting this request */
+                       .busy_s = (double)atomic_load(&s->passes.busy_us) * 1e-6,
                        .ready = atomic_load(&s->state) == SERVER_READY,
                        .n_offered = n_offers,
                        .model = model,
