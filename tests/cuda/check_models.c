@@ -461,23 +461,27 @@ void check_memory(rig *g, const char *name, const char *mmproj)
     fidelity_close(&f);
 }
 
+/* A turn for each model: `check --models "golden e2b"` runs one. */
+static void of_each(rig *g, const char *what, const char *const *name,
+                    void (*check)(rig *g, const char *name))
+{
+    for (; *name; name++)
+        if (my_turn(g, text("%s %s", what, *name)))
+            check(g, *name);
+}
+
+static void check_memory_of_text(rig *g, const char *name)
+{
+    check_memory(g, name, NULL);
+}
+
 void check_models(rig *g)
 {
-    if (my_turn(g, "memory"))
-        for (const char *const *name = fidelity_names; *name; name++)
-            check_memory(g, *name, NULL);
-    if (my_turn(g, "golden"))
-        for (const char *const *name = fidelity_names; *name; name++)
-            check_golden(g, *name);
-    if (my_turn(g, "encoder"))
-        for (const char *const *name = fidelity_encoders; *name; name++)
-            check_encoder(g, *name);
-    if (my_turn(g, "blocks"))
-        for (const char *const *name = fidelity_names; *name; name++)
-            check_blocks(g, *name);
-    if (my_turn(g, "chunks"))
-        for (const char *const *name = fidelity_names; *name; name++)
-            check_chunks(g, *name);
+    of_each(g, "memory", fidelity_names, check_memory_of_text);
+    of_each(g, "golden", fidelity_names, check_golden);
+    of_each(g, "encoder", fidelity_encoders, check_encoder);
+    of_each(g, "blocks", fidelity_names, check_blocks);
+    of_each(g, "chunks", fidelity_names, check_chunks);
     if (my_turn(g, "two gpus") && second_gpu_is_here())
         check_two_gpus(g, "moe");
 }
