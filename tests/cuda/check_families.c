@@ -251,14 +251,15 @@ static void check_sigmoid_ties(rig *g, int32_t n, int32_t k)
     mem_free(v);
 }
 
-/* x += y, its norm, and a product of that: the sum and the norm are one kernel. Then a sum that is
- * scaled, and one that nothing follows. */
+/* x += y, its norm, and a product of that, twice in the same room: the sum and the norm are one
+ * kernel. Then a sum that is scaled, and one that nothing follows; a product reads each. */
 static void check_residual_sums(rig *g, int32_t rows, int32_t n)
 {
     static chain c;
     pair norm, w, c_3_4;
     both b;
-    mat x[2], y[2], h[2], z[2];
+    mat x[2], y[2], z[2];
+    norm_room h[2];
     if (!my_turn(g, "residual sum") || !pair_fill(g, &c_3_4, 1, 0.75f) ||
         !pair_make(g, &norm, NUM_F32, n, 1, 1, 1.0, false) ||
         !pair_make(g, &w, NUM_Q8_0, n, 64, 1, 0.05, false))
@@ -268,22 +269,35 @@ static void check_residual_sums(rig *g, int32_t rows, int32_t n)
     float *v = draw(g, (size_t)rows * (size_t)n, 2.0), *u = draw(g, (size_t)rows * (size_t)n, 1.0);
     both_mat(g, &b, x, v, rows, 1, n);
     both_mat(g, &b, y, u, rows, 1, n);
-    for (int i = 0; i < 2; i++) {
-        pass *p = i ? &b.gpu : &b.ref;
-        h[i] = op_residual_norm(p, x[i], &(residual){.y = y[i], .eps = 1e-6f}, &norm.w[i]);
-        z[i] = op_matmul(p, h[i], &w.w[i]);
+    pass *const p[2] = {&b.ref, &b.gpu};
+    for (int i = 0; i < 2; i++)
+        h[i] = op_norm_room(p[i], x[i]);
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < 2; i++) {
+            const norm_want want = {&norm.w[i], 1.0f};
+            residual r = {.eps = 1e-6f};
+            if (turn) /* the first: x as it is */
+                r.y = y[i];
+            op_residual(p[i], x[i], &r, &h[i], &want, 1);
+            z[i] = op_matmul(p[i], h[i].y, &w.w[i]);
+        }
+        verdict(g, "residual sum", text("%d rows of %d: norm", rows, n),
+                both_error(g, &b, h[0].y, h[1].y), BOUND);
+        verdict(g, "residual sum", text("%d rows of %d: product", rows, n),
+                both_error(g, &b, z[0], z[1]), 1e-3);
     }
-    verdict(g, "residual sum", text("%d rows of %d: norm", rows, n), both_error(g, &b, h[0], h[1]),
-            BOUND);
-    verdict(g, "residual sum", text("%d rows of %d: product", rows, n),
-            both_error(g, &b, z[0], z[1]), 1e-3);
-    for (int i = 0; i < 2; i++) {
-        pass *p = i ? &b.gpu : &b.ref;
-        op_residual(p, x[i], &(residual){.y = y[i], .scale = &c_3_4.w[i]}, NULL, NULL, 0);
-        op_residual(p, x[i], &(residual){.y = h[i]}, NULL, NULL, 0);
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < 2; i++) {
+            residual r = {.y = turn ? h[i].y : y[i], .reader = &w.w[i], .eps = 1e-6f};
+            r.scale = turn ? NULL : &c_3_4.w[i];
+            op_residual(p[i], x[i], &r, NULL, NULL, 0);
+            z[i] = op_matmul(p[i], x[i], &w.w[i]);
+        }
+        verdict(g, "residual sum", text("%d rows of %d: %s", rows, n, turn ? "alone" : "scaled"),
+                both_error(g, &b, x[0], x[1]), BOUND);
+        verdict(g, "residual sum", text("%d rows of %d: its product", rows, n),
+                both_error(g, &b, z[0], z[1]), 1e-3);
     }
-    verdict(g, "residual sum", text("%d rows of %d: scaled", rows, n),
-            both_error(g, &b, x[0], x[1]), BOUND);
     mem_free(v);
     mem_free(u);
     pair_free(g, &norm);
@@ -297,6 +311,7 @@ void check_families(rig *g)
     check_residual_sums(g, 5, 1024);
     check_residual_sums(g, 40, 1024);
     check_residual_sums(g, 3, 96);
+    check_residual_sums(g, 3, 256);
     check_residual_sums(g, 2, 9216);
     check_partial_rope(g, 1, 3, 128, 64, 1.3465736f, false);
     check_partial_rope(g, 5, 2, 128, 128, 0, false);

@@ -286,84 +286,156 @@ static void check_together(rig *g, num_type a, num_type b, int32_t n_in, int32_t
         pair_free(g, &w[i]);
 }
 
-/* Values of the same rows as keys, which overwrite those rows: by op_qkv and by its expansion, with
- * the same bits in both and in the store, and against the reference. */
-static void check_values_of_keys(rig *g, int32_t rows, int32_t heads, int32_t d)
+/* Queries, keys and values to attention. */
+typedef struct heads_case {
+    int32_t rows, n_head_kv, d;
+    int32_t q_turning, k_turning; /* values of a head that turn */
+    bool values;                  /* of their own; else the keys', normed */
+    bool single, beside;          /* one stream; something stands beside each query */
+} heads_case;
+enum { HEADS_QUERIES = 3 }; /* for each head of keys */
+
+/* By op_qkv (g->gpu->op->qkv, or its expansion), into a cache of its own: got, downloaded: queries,
+ * keys, and both streams. The largest error of queries and keys against the reference. */
+static double heads_by(rig *g, const heads_case *a, const float *const from[3], const pair norm[2],
+                       const rope turn[2][2], void *got[4], size_t bytes[4])
 {
     static chain c;
-    both o;
-    mat k[2], value[2], apart;
-    pair w;
-    float *got[2][2];
-    void *stored[2][2];
+    const int32_t n_head = HEADS_QUERIES * a->n_head_kv, width = a->beside ? 2 * a->d : a->d;
+    const kv_spec s = {.n_head_kv = a->n_head_kv,
+                       .head_dim = a->d,
+                       .k_is_v = a->single,
+                       .k_norm = &norm[1].w[0],
+                       .k_rope = &turn[0][1]};
+    const kv_want_layout want = {.spec = &s,
+                                 .n = 1,
+                                 .choice = {.k = {NUM_F16, false},
+                                            .v = {NUM_F16, false},
+                                            .single = a->single ? KV_SINGLE_ON : KV_SINGLE_OFF},
+                                 .n_ctx = a->rows,
+                                 .rows_max = a->rows,
+                                 .dev = {g->gpu}};
     kv_layout l;
     kv_cache cache[2] = {{.layout = NULL}};
-    kv_base base;
+    kv_base base[2];
+    both o;
+    mat x[2], k[2], v[2], q[2];
     err e = {0};
-    size_t n = (size_t)rows * (size_t)heads * (size_t)d;
-    if (!my_turn(g, "together") || !pair_make(g, &w, NUM_F32, d, 1, 1, 1.0, false))
-        return;
-    kv_spec s = {.n_head_kv = heads, .head_dim = d};
-    kv_want_layout want = {.spec = &s,
-                           .n = 1,
-                           .choice = {.k = {NUM_F16, false}, .v = {NUM_F16, false}},
-                           .n_ctx = rows,
-                           .rows_max = rows,
-                           .dev = {g->gpu}};
-    if (kv_layout_init(&l, &want, &e) || kv_open(&cache[0], g->gpu, &l, &e) ||
+    if (kv_layout_init(&l, &want, &e) || kv_open(&cache[0], g->ref, &l, &e) ||
         kv_open(&cache[1], g->gpu, &l, &e)) {
         failed(g, "together", e.text);
-        return;
+        return NAN;
     }
-    const kv_view *view = &l.view[0];
-    const size_t bytes = (size_t)heads * (size_t)view->n_slots * view->k_row_bytes;
-    float *x = draw(g, n, 1.0);
-    chain_init(&c, rows, 0, 0);
-    c.st.kv = &base;
-    both_begin(g, &o, &c.st);
-    both_mat(g, &o, k, x, rows, heads, d);
-    value[0] = op_rms_norm(&o.ref, k[0], NULL, 1e-6f);
-    k[0] = op_rms_norm_inplace(&o.ref, k[0], &w.w[0], 1e-6f);
-    for (int together = 0; together < 2; together++) {
-        base = cache[together].base[0];
-        base.page = NULL; /* in the order of keys */
-        pass_begin(&o.gpu, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
-        apart = pass_mat(&o.gpu, rows, heads, d);
-        value[1] = pass_mat(&o.gpu, rows, heads, d);
-        g->gpu->upload(g->gpu, apart.at, x, n * sizeof *x);
-        const qkv of = {.k = apart, .k_norm = &w.w[1], .v_norm = true, .eps = 1e-6f};
-        if (together) {
-            g->gpu->op->qkv(&o.gpu, (mat){0}, value[1], &of, view);
-        } else {
-            g->gpu->op->rms_norm(&o.gpu, value[1], apart, NULL, 1e-6f);
-            op_kv_store(&o.gpu, view, op_rms_norm_inplace(&o.gpu, apart, &w.w[1], 1e-6f), value[1]);
-        }
-        k[1] = apart;
-        got[together][0] = gpu_rows(g, value[1]);
-        got[together][1] = gpu_rows(g, k[1]);
-        for (int i = 0; i < 2; i++)
-            g->gpu->download(g->gpu, stored[together][i] = mem_alloc(bytes), i ? base.v : base.k,
-                             bytes);
-    }
-    char shape[64];
-    snprintf(shape, sizeof shape, "values of keys, %d rows, %d heads of %d", rows, heads, d);
-    double error = both_error(g, &o, value[0], value[1]), of_keys = both_error(g, &o, k[0], k[1]);
-    verdict(g, "together", shape, error > of_keys || error != error ? error : of_keys, F32_BOUND);
-    int32_t differ = 0;
+    chain_init(&c, a->rows, 0, 0);
+    step st[2] = {c.st, c.st};
     for (int i = 0; i < 2; i++) {
-        differ += memcmp(got[0][i], got[1][i], n * sizeof(float)) != 0;
-        differ += memcmp(stored[0][i], stored[1][i], bytes) != 0;
-        for (int t = 0; t < 2; t++) {
-            mem_free(got[t][i]);
-            mem_free(stored[t][i]);
-        }
+        base[i] = cache[i].base[0];
+        base[i].page = NULL; /* in the order of keys */
+        st[i].kv = &base[i];
     }
-    verdict(g, "together", text("%s: that differ", shape), differ, 0);
+    both_begin(g, &o, &st[0]);
+    pass_begin(&o.gpu, g->gpu, &st[1], g->gpu_scratch, g->scratch_bytes);
+    both_mat(g, &o, x, from[0], a->rows, n_head, width);
+    both_mat(g, &o, k, from[1], a->rows, a->n_head_kv, a->d);
+    both_mat(g, &o, v, from[2], a->rows, a->n_head_kv, a->d);
+    for (int i = 0; i < 2; i++) {
+        kv_view view = l.view[0];
+        if (a->single)
+            view.k_weight = &norm[1].w[i], view.k_rope = &turn[i][1];
+        const qkv of = {.q = a->beside ? mat_columns(mat_head_rows(x[i]), 0, a->d) : x[i],
+                        .k = k[i],
+                        .v = a->values ? v[i] : (mat){0},
+                        .q_norm = &norm[0].w[i],
+                        .k_norm = &norm[1].w[i],
+                        .v_norm = true,
+                        .eps = 1e-6f,
+                        .q_rope = &turn[i][0],
+                        .k_rope = &turn[i][1]};
+        q[i] = op_qkv(i ? &o.gpu : &o.ref, &of, &view);
+    }
+    const size_t stored = (size_t)a->n_head_kv * (size_t)l.view[0].n_slots;
+    bytes[0] = (size_t)a->rows * (size_t)n_head * (size_t)a->d * sizeof(float);
+    bytes[1] = bytes[0] / HEADS_QUERIES;
+    bytes[2] = base[1].k ? stored * l.view[0].k_row_bytes : 0;
+    bytes[3] = base[1].v ? stored * l.view[0].v_row_bytes : 0;
+    got[0] = gpu_rows(g, q[1]);
+    got[1] = gpu_rows(g, k[1]);
+    for (int i = 0; i < 2; i++)
+        g->gpu->download(g->gpu, got[2 + i] = mem_alloc(bytes[2 + i] + 1),
+                         i ? base[1].v : base[1].k, bytes[2 + i]);
+    const double error = both_error(g, &o, q[0], q[1]), of_keys = both_error(g, &o, k[0], k[1]);
     for (int i = 0; i < 2; i++)
         kv_close(&cache[i]);
     kv_layout_free(&l);
-    mem_free(x);
-    pair_free(g, &w);
+    return error > of_keys || error != error ? error : of_keys;
+}
+
+/* |a - b|^2 / |b|^2, of halves or floats. */
+static double heads_differ(const void *a, const void *b, size_t bytes, bool halves)
+{
+    double d = 0, all = 0;
+    for (size_t i = 0; i < bytes / (halves ? 2 : 4); i++) {
+        const double x = halves ? num_f16_to_f32(((const uint16_t *)a)[i]) : ((const float *)a)[i];
+        const double y = halves ? num_f16_to_f32(((const uint16_t *)b)[i]) : ((const float *)b)[i];
+        d += (x - y) * (x - y);
+        all += y * y;
+    }
+    return d / (all > 0 ? all : 1);
+}
+
+/* op_qkv against its expansion, in results and stores, and against the reference. The bits are the
+ * same, except of heads that turn in part. Norms and rotations of queries are not those of keys. */
+static void check_heads(rig *g, const heads_case *a)
+{
+    const int32_t turning[2] = {a->q_turning, a->k_turning};
+    const size_t n = (size_t)a->rows * (size_t)a->n_head_kv * (size_t)a->d;
+    pair norm[2];
+    void *got[2][4];
+    size_t bytes[4];
+    double error = 0;
+    if (!my_turn(g, "together") || !pair_make(g, &norm[0], NUM_F32, a->d, 1, 1, 1.0, false) ||
+        !pair_make(g, &norm[1], NUM_F32, a->d, 1, 1, 1.0, false))
+        return;
+    float *inv = draw(g, (size_t)a->d, 1.0), *inv_gpu = g->gpu->alloc(g->gpu, (size_t)a->d * 4);
+    float *from[3] = {draw(g, n * 2 * HEADS_QUERIES, 1.0), draw(g, n, 1.0), draw(g, n, 1.0)};
+    rope turn[2][2];
+    for (int32_t i = 0; i < a->d / 2; i++)
+        inv[i] = (float)pow(1e4, -2.0 * i / a->d);
+    g->gpu->upload(g->gpu, inv_gpu, inv, (size_t)a->d * 4);
+    for (int i = 0; i < 4; i++)
+        turn[i / 2][i % 2] = (rope){.n_pairs = turning[i % 2] / 2,
+                                    .inv_freq = i / 2 ? inv_gpu : inv,
+                                    .n_turning = turning[i % 2] / 2};
+    const device_ops *const usual = g->gpu->op;
+    device_ops apart = *usual;
+    apart.qkv = NULL;
+    for (int together = 0; together < 2; together++) {
+        g->gpu->op = together ? usual : &apart;
+        const double e =
+            heads_by(g, a, (const float *const *)from, norm, turn, got[together], bytes);
+        error = e > error || e != e ? e : error;
+        g->gpu->op = usual;
+    }
+    char shape[96];
+    snprintf(shape, sizeof shape, "heads, %d rows, %d of %d%s%s%s", a->rows, a->n_head_kv, a->d,
+             a->values ? "" : ", values of keys", a->single ? ", one stream" : "",
+             a->beside ? ", gates beside" : "");
+    verdict(g, "together", shape, error, F32_BOUND);
+    const bool whole = a->q_turning == a->d && a->k_turning == a->d;
+    double most = 0;
+    for (int i = 0; i < 4 && error == error; i++) {
+        const double e = heads_differ(got[0][i], got[1][i], bytes[i], i > 1);
+        most = e > most || e != e ? e : most;
+        mem_free(got[0][i]);
+        mem_free(got[1][i]);
+    }
+    verdict(g, "together", text("%s: as apart", shape), most, whole ? 0 : 1e-7);
+    for (int i = 0; i < 3; i++)
+        mem_free(from[i]);
+    g->gpu->release(g->gpu, inv_gpu, (size_t)a->d * 4);
+    mem_free(inv);
+    pair_free(g, &norm[0]);
+    pair_free(g, &norm[1]);
 }
 
 /* Counts what is wrong with the candidates of a row v, which has a NaN (what 1), an infinity (2) or
@@ -584,8 +656,12 @@ void check_ops(rig *g)
         check_together(g, NUM_Q4_K, NUM_Q6_K, 2560, rows[i], true);
         check_together(g, NUM_Q8_0, NUM_Q4_0, 352, rows[i], false);
         check_together(g, NUM_Q5_0, NUM_Q5_0, 96, rows[i], true);
-        check_values_of_keys(g, rows[i], 2, 512);
-        check_values_of_keys(g, rows[i], 4, 256);
+        check_heads(g, &(heads_case){rows[i], 2, 512, 512, 512, false, false, false});
+        check_heads(g, &(heads_case){rows[i], 4, 256, 128, 256, true, false, false});
+        check_heads(g, &(heads_case){rows[i], 1, 256, 256, 64, true, false, true});
+        check_heads(g, &(heads_case){rows[i], 2, 128, 64, 128, true, false, false});
+        check_heads(g, &(heads_case){rows[i], 2, 96, 48, 96, false, false, false});
+        check_heads(g, &(heads_case){rows[i], 2, 512, 128, 512, false, true, false});
     }
     check_sift(g, 262144, 1, 0, 0, 1);
     check_sift(g, 262144, 70, 0, 0, 1);
