@@ -86,9 +86,10 @@ typedef struct weight {
     const char *name; /* of the tensor; owned by the model */
     num_type type;
     int32_t n_in, n_out, n_mat;
-    /* Of experts of which a rank has some, which follow each other: the number of its first. Ops
-     * leave out pairs of a row with another expert; their results are zero (device.some_experts) */
-    int32_t first_mat;
+    /* Of experts of which a rank has some, which follow each other: the number of its first, and
+     * how many there are. 0, 0: it has all. Ops leave out pairs of a row with another expert: no
+     * sum over a row's experts has them. */
+    int32_t first_mat, n_mat_all;
     const void *data;
     size_t row_bytes, mat_bytes, n_bytes;
     const float *factor; /* [n_mat]: of each matrix as a whole, in products; NULL: 1. NVFP4 alone */

@@ -456,7 +456,6 @@ struct device {
     uint32_t acts;       /* bit k: it computes the activation of act_kind k */
     bool select_timed;   /* block selection was timed on such devices: "auto" may choose it */
     int32_t number;      /* devices of one kind with equal numbers share their memory */
-    bool some_experts;   /* it computes with weights that have some of the experts */
     bool host_memory;    /* what alloc gives is memory that the host reads and writes itself */
     int32_t recur_block; /* rows of prompts go in blocks of so many through recurrent layers with
                             keys and values of recur_head elements; 0: row by row */

@@ -807,7 +807,6 @@ static status wrap_as(device **d, wrap_kind kind, device_write_fn write, void *u
                       .prompts_apart = (*d)->prompts_apart,
                       .chunk_rows = (*d)->chunk_rows,
                       .acts = (*d)->acts & (w->ref ? w->ref->acts : UINT32_MAX),
-                      .some_experts = (*d)->some_experts,
                       .host_memory = (*d)->host_memory,
                       .inner = *d,
                       .self = w,

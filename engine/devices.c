@@ -303,12 +303,6 @@ static status place_ranks(carat_model *m, int32_t n, err *e)
         st = d->agree ? d->agree(d, m->dev, e) : OK;
     }
     st = st ? st : model_split(&m->core, m->other, n, e);
-    for (int32_t i = 0; i < n && !st; i++)
-        if (m->core.some_experts && !model_device(m, i)->some_experts)
-            st = err_set(e, E_UNSUPPORTED,
-                         "--split tensor: the hidden units of %s's experts are too few to be cut, "
-                         "and %s does not compute with some of the experts",
-                         m->core.name, model_device(m, i)->name);
     return st;
 }
 
@@ -516,8 +510,8 @@ static stage_list largest(const uint64_t *n_bytes, int32_t n_gpus, int32_t n)
     return l;
 }
 
-/* The first GPU is open. If the model does not fit it whole, the others are tried, then two of
- * them, and more. If it fits no number of them, a mixture takes one, which has slots for experts,
+/* The first GPU is open; those before it cannot be. If the model does not fit it whole, the others
+ * are tried, then two of them, and more. If it fits no number of them, a mixture takes one, which has slots for experts,
  * another model all of them. Leaves the chosen ones open. */
 static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
 {
@@ -529,10 +523,11 @@ static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_
     n_gpus = n_gpus < CARAT_GPUS_MAX ? n_gpus : CARAT_GPUS_MAX;
     if (n_gpus < 2)
         return OK;
-    n_bytes[0] = m->dev->available_bytes(m->dev);
+    const int32_t first = l->gpu[0];
+    n_bytes[first] = m->dev->available_bytes(m->dev);
     status st = fit_probe(m, opt, &best.level, &best.n_ctx, e);
     bool has_slots = m->dev->experts && m->core.n_expert_layers;
-    for (int32_t i = 1; i < n_gpus && best.level && !st; i++) {
+    for (int32_t i = first + 1; i < n_gpus && best.level && !st; i++) {
         c.l = (stage_list){.n = 1, .gpu = {i}};
         st = try_gpus(m, opt, &c, &n_bytes[i], e);
         if (!st && is_better(&c, &best))
@@ -562,6 +557,26 @@ static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_
     return l->n > 1 ? OK : stages_place(m, e); /* sides are as for one device */
 }
 
+/* Opens the GPU that is asked for. If none is, it is the first that can be opened; if none can,
+ * device_why says why the first cannot. */
+static status choose_first(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
+{
+    char why[sizeof m->device_why];
+    status st = choose_gpu(m, opt, l, e);
+    const bool open = l->n == 1 && !is_named(opt) && !lists_gpus(opt) && !opt->plan_gpu_mb[0];
+    const int32_t n = st || m->dev || !open ? 0 : device_count_cuda();
+    memcpy(why, m->device_why, sizeof why);
+    for (int32_t i = 1; i < n && i < CARAT_GPUS_MAX && !st && !m->dev; i++) {
+        l->gpu[0] = i;
+        st = choose_gpu(m, opt, l, e);
+    }
+    if (n && !m->dev) {
+        l->gpu[0] = 0;
+        memcpy(m->device_why, why, sizeof why);
+    }
+    return st;
+}
+
 status open_device(carat_model *m, const carat_model_options *opt, err *e)
 {
     stage_list l;
@@ -569,7 +584,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     m->n_sides = m->n_stages = 1;
     status st = experts_check_options(opt, e);
     err why = {0};
-    if (st || (st = read_stages(opt, &l, e)) || (st = choose_gpu(m, opt, &l, e)))
+    if (st || (st = read_stages(opt, &l, e)) || (st = choose_first(m, opt, &l, e)))
         return st;
     if (m->dev && (st = open_stages(m, opt, &l, e)))
         return st;

@@ -149,7 +149,10 @@ PLAIN_TEST(tensor_splits_by_whole_experts_compute_the_same)
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         const char *path = made(of[i].size, of[i].type);
         carat_model *m = open_split(path, 1);
-        CHECK_MSG(m->core.some_experts, "%s in %s", of[i].size, of[i].type);
+        int32_t n_some = 0;
+        for (int32_t k = 0; k < m->core.n_weights; k++)
+            n_some += m->core.weights[k]->n_mat_all > 0;
+        CHECK_MSG(n_some, "%s in %s", of[i].size, of[i].type);
         carat_model_close(m);
         same_on_any_number(path, &(prompt){N_PROMPT, of[i].n_vocab, ids}, 0.1);
     }

@@ -100,7 +100,6 @@ struct model {
     void *impl;         /* the architecture's own data, in mem */
     size_t impl_bytes;
     int32_t n_ranks; /* 0: not split by tensors */
-    bool some_experts; /* ranks, or their segments, have some of the experts, whole */
     model *rank;     /* [n_ranks - 1] the other ranks, which borrow all but their structs */
     struct ranks *ranks;
     int32_t n_deep;     /* deepstack: so many of the first layers add rows of pictures */

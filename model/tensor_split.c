@@ -198,7 +198,8 @@ static status part_of(const splitter *s, const shard_layer *layer, const weight 
 static void cut_mats(weight *w, int64_t first, int64_t n)
 {
     w->data = (const char *)w->data + (size_t)first * w->mat_bytes;
-    w->first_mat += (int32_t)first;
+    w->first_mat = (int32_t)first;
+    w->n_mat_all = w->n_mat;
     w->factor = w->factor ? w->factor + first : NULL;
     w->n_mat = (int32_t)n;
     w->n_bytes = w->mat_bytes * (size_t)n;
@@ -440,7 +441,6 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
         return cut_experts(s, &layer, whole, range, w);
     if (w->n_mat > 1 && part.axis == SHARD_IN && !part.partial)
         return OK; /* its segments have their biases */
-    s->m->some_experts |= part.axis == SHARD_MAT;
     if (part.partial && part.axis == SHARD_IN) /* its segments are loaded, not itself */
         w->n_in = (int32_t)shard_size(&part);
     else if (part.axis != SHARD_WHOLE)

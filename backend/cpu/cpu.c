@@ -412,7 +412,6 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .name = c->name,
         .acts = (1u << ACT_KINDS) - 1,
         .chunk_rows = 512,
-        .some_experts = true,
         .host_memory = true,
         .select_timed = true,
         .one_stream = cpu_one_stream,

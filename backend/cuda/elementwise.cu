@@ -406,3 +406,33 @@ extern "C" void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *
 {
     LAUNCH(softcap_kernel, grid_of(x, 256 * CAPPED), dim3(256), 0, s, x, cap, ids, n_ids);
 }
+
+/* See own_choice.
+ * grid:   32 rows a block, a thread each
+ * shared: none
+ * bound:  latency */
+__global__ void __launch_bounds__(32) own_experts_kernel(own_choice a)
+{
+    const int32_t r = (int32_t)(blockIdx.x * 32 + threadIdx.x);
+    grid_trigger();
+    grid_wait();
+    if (r >= a.rows)
+        return;
+    const int64_t at = (int64_t)r * a.k;
+    int32_t other = 0;
+    for (int32_t j = a.k - 1; j >= 0; j--) {
+        const int32_t e = a.id[at + j] - a.first;
+        other = e >= 0 && e < a.n ? e : other;
+    }
+    for (int32_t j = 0; j < a.k; j++) {
+        const int32_t e = a.id[at + j] - a.first;
+        const bool own = e >= 0 && e < a.n;
+        a.own_id[at + j] = own ? e : other;
+        a.own_share[at + j] = own ? a.share[at + j] : 0.0f;
+    }
+}
+
+extern "C" void cu_own_experts(cudaStream_t s, own_choice a)
+{
+    LAUNCH(own_experts_kernel, dim3((unsigned)(a.rows + 31) / 32), dim3(32), 0, s, a);
+}

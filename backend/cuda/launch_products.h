@@ -187,6 +187,16 @@ void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, uint32_t *co
 void cu_pair_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *bias);
 void cu_expert_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *share, int32_t k,
                     const float *bias);
+/* A choice by experts first .. first + n - 1 alone, numbered from 0: other pairs become the row's
+ * first of these, or 0, with a share of 0. */
+typedef struct own_choice {
+    const int32_t *id; /* [rows, k] */
+    const float *share;
+    int32_t *own_id;
+    float *own_share;
+    int32_t rows, k, first, n;
+} own_choice;
+void cu_own_experts(cudaStream_t s, own_choice a);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
 
 #ifdef __cplusplus

@@ -223,6 +223,31 @@ static bool together(cuda_device *c, expert_product a, const offload_view *v)
     return true;
 }
 
+/* ---- Experts of a rank ---------------------------------------------------------------------- */
+
+/* The same choice, as kernels take it for a weight with some of the experts. A pair that the weight
+ * does not have becomes one that it has, of the same row where there is one, and counts 0 times: so
+ * its products read nothing that others do not read, and no kernel has to leave out pairs. */
+static routing own_experts(pass *p, routing r, const weight *w)
+{
+    const size_t n = (size_t)r.rows * (size_t)r.k;
+    routing own = r;
+    if (!w->n_mat_all)
+        return r;
+    own.id = pass_temp(p, n * sizeof *own.id);
+    own.weight = pass_temp(p, n * sizeof *own.weight);
+    if (p->dry || pass_failed(p) || !r.rows)
+        return own;
+    cuda_device *c = cuda_of(p);
+    cuda_select(p->dev);
+    wrote_routing(c, own);
+    c->chosen = c->choice_done = NULL; /* a choice that lay there before is another one */
+    cu_own_experts(c->stream, (own_choice){r.id, r.weight, own.id, own.weight, r.rows, r.k,
+                                           w->first_mat, w->n_mat});
+    cuda_done(p, "own experts");
+    return own;
+}
+
 static unit_rule unit_rule_of(pass *p, const weight *gate, const weight *up, int32_t n_ff,
                               act_kind act)
 {
@@ -242,6 +267,7 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     cuda_device *c = cuda_of(p);
     if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
         return;
+    r = own_experts(p, r, gate);
     cuda_experts_arrive(p, gate);
     if (by_expert(p, gate) && (!up || by_expert(p, up))) {
         count_choice(p, r, gate);
@@ -389,6 +415,7 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
     const float *bias = cuda_vector(p, down->bias);
+    r = own_experts(p, r, down);
     moe_down(p, y, x, r, down);
     if (bias && !pass_failed(p) && y.rows) {
         cuda_select(p->dev);
@@ -401,7 +428,8 @@ void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 bool cuda_moe_parts(pass *p, mat parts, mat x, routing r, const weight *down)
 {
     cuda_device *c = cuda_of(p);
-    if (x.rows <= REHEARSED_ROWS || !cuda_few(p) || down->bias || !cuda_loaded(p, down) ||
+    if (x.rows <= REHEARSED_ROWS || !cuda_few(p) || down->bias || down->n_mat_all ||
+        !cuda_loaded(p, down) ||
         cuda_is_float(cuda_kind(p, down)) || (!p->dry && cuda_offload_of(c, down)))
         return false;
     dev_quant q = cuda_quant(p, by_pair(x), false, true);

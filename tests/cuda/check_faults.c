@@ -19,6 +19,7 @@
 #endif
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -232,6 +233,35 @@ static status check_rings(rig *g, err *e)
     return st;
 }
 
+#ifdef EMU_CAN_FAIL
+/* Without a device's name a model takes the first GPU that can be opened. */
+static status check_lost(rig *g, const char *path, err *e)
+{
+    enum { GPUS = 2 };
+    const carat_model_options none = {0}, named = {.device = "cuda:0"};
+    int n_wrong = 0;
+    status st = OK;
+    setenv("CARAT_PROMPTS", "bf16", 1); /* else the second is timed, for minutes */
+    for (int lost = -1; lost < GPUS && !st; lost++) {
+        carat_model *m = NULL;
+        err why = {0};
+        emu_lose_gpu(lost);
+        st = carat_model_open(path, &none, &m, e);
+        const device *d = st ? NULL : device_bare(m->dev);
+        n_wrong += !d || d->kind != DEVICE_CUDA || d->number != (lost == 0);
+        carat_model_close(m);
+        m = NULL;
+        n_wrong += (carat_model_open(path, &named, &m, &why) != OK) != (lost == 0);
+        carat_model_close(m);
+    }
+    emu_lose_gpu(-1);
+    unsetenv("CARAT_PROMPTS");
+    if (!st)
+        verdict(g, "faults", "models on a GPU beside one that is lost", n_wrong, 0);
+    return st;
+}
+#endif
+
 void check_faults(rig *g)
 {
     fidelity f;
@@ -242,6 +272,9 @@ void check_faults(rig *g)
     fidelity_open(&f, "qwen3");
     const char *path = fidelity_write(&f, NULL);
     st = check_rings(g, &e);
+#ifdef EMU_CAN_FAIL
+    st = st ? st : check_lost(g, path, &e);
+#endif
     for (int32_t k = g->brief; k < (g->brief ? 2 : STAGES) && !st; k++)
         for (int i = 0; i < MOMENTS && !st; i++) {
 #ifdef EMU_CAN_FAIL

@@ -276,5 +276,8 @@ void check_tensor(rig *g)
     check_made(g, "tiny-moe", "f32", "f16", 0.02);
     check_made(g, "tiny-all", "f32", "f16", 0.02);
     check_made(g, "tiny-gpt-oss", "f32", "f16", 0.02);
+    check_made(g, "tiny-qwen3moe", "q8_0", "f16", 0.25); /* experts whole */
+    check_made(g, "tiny-qwen35moe-keys", "q8_0", "f16", 0.25);
+    check_made(g, "tiny-gpt-oss", "mxfp4", "f16", 0.25);
     check_made(g, "tiny-llama3", "bf16", "f32", 0.05);
 }

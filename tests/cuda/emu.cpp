@@ -548,6 +548,7 @@ static const cudaDeviceProp gpus[] = {
     {"emulated, smaller", 3, 8, 6, (size_t)1 << 32, 99 << 10, 100 << 10}};
 enum { GPUS = sizeof gpus / sizeof *gpus, GRANTS = 4096, ANY_KERNEL_SHARED = 48 << 10 };
 static thread_local int current_gpu;
+static int lost_gpu = -1;
 static thread_local cudaError_t last_error;
 
 /* Kernels and most copies run at once. Copies on a stream with a priority wait until an event that
@@ -789,9 +790,13 @@ cudaError_t cudaGetDeviceCount(int *n)
     *n = GPUS;
     return cudaSuccess;
 }
+void emu_lose_gpu(int gpu)
+{
+    lost_gpu = gpu;
+}
 cudaError_t cudaSetDevice(int d)
 {
-    if (d < 0 || d >= GPUS)
+    if (d < 0 || d >= GPUS || d == lost_gpu)
         return cudaErrorInvalidDevice;
     current_gpu = d;
     return cudaSuccess;

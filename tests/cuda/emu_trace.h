@@ -42,6 +42,8 @@ static inline bool emu_ends_before(const emu_traced *a, const emu_traced *b)
 typedef enum emu_fault { EMU_FAIL, EMU_STALL } emu_fault;
 void emu_fault_after(void *stream, int n, emu_fault how);
 int emu_waits_forever(void);
+/* This GPU cannot be opened from now on, as one that fell off the bus; -1: all can. */
+void emu_lose_gpu(int gpu);
 
 #ifdef __cplusplus
 }
