@@ -146,6 +146,32 @@ static void check_same(const answer *a, const answer *b, const char *what, int32
 
 /* ---- Drafters ------------------------------------------------------------------------------- */
 
+/* What the drafter proposes behind a prompt, by the model's hidden rows. */
+static void propose(const char *path, const char *draft, int32_t n_ranks, proposal *out)
+{
+    int32_t ids[SHORT];
+    carat_session *s;
+    err e = {0};
+    carat_model *m = open_split(path, (carat_model_options){.draft = draft}, n_ranks);
+    const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
+    fill(ids, SHORT);
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    CHECK_OK(carat_append(s, ids, SHORT - 1, false, NULL, &e), e);
+    drafter *d = s->b.rounds->d[DRAFTER_MODEL];
+    const draft_ask a = {.s = s->b.slot->t.draft[DRAFTER_MODEL],
+                         .target = &s->b.slot->t.kv,
+                         .id = ids,
+                         .n = SHORT,
+                         .n_slots = 4,
+                         .n_ranks = 4,
+                         .out = out};
+    memset(out, 0, sizeof *out);
+    CHECK_OK(d->class->propose(d, &a, 1, &e), e);
+    CHECK(out->n_slots > 0);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
 /* The drafter is on the first rank, which has every tap; answers are those without drafts. */
 static void drafts_change_nothing(const char *path, const char *draft)
 {
@@ -156,8 +182,12 @@ static void drafts_change_nothing(const char *path, const char *draft)
     CHECK_EQ(plain[0].n_drafted, 0);
     carat_model_close(m);
     int32_t first = 0;
+    proposal want, got;
+    propose(path, draft, 1, &want);
     for (int32_t r = 1; r <= RANKS; r++) {
         int32_t n = 0;
+        propose(path, draft, r, &got);
+        CHECK_MSG(!memcmp(&want, &got, sizeof want), "%s on %d devices", draft, r);
         m = open_split(path, (carat_model_options){.draft = draft}, r);
         answer_all(m, &o, drafted);
         check_same(plain, drafted, draft, r);
