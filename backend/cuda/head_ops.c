@@ -133,10 +133,8 @@ static void store_two(pass *p, head_list *l, mat v, const qkv *a)
     head_job *kj = NULL, *vj = NULL;
     const head_job as_values = norm_job_of(v, k, NULL, a->eps);
     const bool both = of_keys && a->k_norm && fits(&as_values, k.cols);
-    if (of_keys && !both) {
+    if (of_keys && !both) /* keys without a norm, or heads whose norm is launched at once */
         norm_heads(p, l, v, k, NULL, a->eps);
-        launch(p, l); /* before keys overwrite the rows */
-    }
     if (a->k_norm)
         kj = norm_heads(p, l, k, k, w, a->eps);
     if (both) {
