@@ -484,6 +484,8 @@ struct device {
      * send.
      */
     void (*follow)(device *d, device *before);
+    /* Do ops of d read memory of `other`, of its kind, where it is? The caller orders both. NULL: no. */
+    bool (*reaches)(device *d, const device *other);
     /* Ranks of a tensor split must compute the same bits: d takes over what `first`, of its kind, has
      * found out about itself. E_UNSUPPORTED: it cannot compute as that one does. NULL: it does. */
     status (*agree)(device *d, const device *first, err *e);

@@ -116,6 +116,45 @@ mat pass_last_leg(pass *p, mat y)
     return y;
 }
 
+/* ---- Ranks --------------------------------------------------------------------------------- */
+
+static void follow_ranks(pass *p)
+{
+    device *first = p->side[PASS_MAIN].dev;
+    for (int32_t i = 1; i < p->n_sides; i++)
+        first->follow(first, p->side[i].dev);
+}
+static void lead_ranks(pass *p)
+{
+    for (int32_t i = 1; i < p->n_sides; i++)
+        p->side[i].dev->follow(p->side[i].dev, p->side[PASS_MAIN].dev);
+}
+
+bool pass_first_ranks(pass *p, const void *model, const void *kv, mat *y)
+{
+    device *first = p->side[PASS_MAIN].dev;
+    p->legs = true;
+    follow_ranks(p);
+    const bool replayed = first->replay(first, p, model, kv, y);
+    p->fresh = !replayed;
+    lead_ranks(p); /* behind what was replayed; or they join the recording */
+    p->legs = !replayed;
+    return replayed;
+}
+
+mat pass_last_ranks(pass *p, mat y)
+{
+    device *first = p->side[PASS_MAIN].dev;
+    pass_end(p);
+    if (!p->legs)
+        return y;
+    p->legs = false;
+    follow_ranks(p);
+    first->recorded(first, p, y);
+    lead_ranks(p);
+    return y;
+}
+
 void pass_release(pass *p, size_t mark)
 {
     pass_side *s = &p->side[p->here];

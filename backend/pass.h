@@ -179,6 +179,10 @@ void pass_end(pass *p);
 void pass_first_leg(pass *p, int32_t side, const void *model, const void *kv);
 void pass_next_leg(pass *p, int32_t from);
 mat pass_last_leg(pass *p, mat y);
+/* The same of a tensor split, whose recording is the first rank's and has the work of all. True: it
+ * was replayed, and *y is its result. */
+bool pass_first_ranks(pass *p, const void *model, const void *kv, mat *y);
+mat pass_last_ranks(pass *p, mat y);
 /* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);
 /* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. early: as in

@@ -9,11 +9,14 @@
 
 #include <pthread.h>
 
-/* What a rank gives to the others at a meeting, and where it wants theirs; NULL: nothing. */
+/* What a rank gives to the others at a meeting, and where it wants theirs; NULL: nothing. waits:
+ * there are no copies. What each rank is given later comes after what all were given so far. */
 typedef struct rank_post {
     const void *mine;
     void *to[RANKS_MAX];
     size_t n_bytes; /* the same of all ranks */
+    bool waits;
+    const void *of[RANKS_MAX]; /* of the ranks, filled in: what they give */
 } rank_post;
 
 typedef struct rank_thread {
@@ -33,10 +36,11 @@ struct ranks {
     bool closing;
     ranks_fn *fn;
     void *arg;
-    pass *of; /* [n] */
+    pass *of;    /* [n] */
+    bool direct; /* each rank's ops read the others' memory */
     /* Of a round: who has met, and with what. Touched by the rank that has its turn. */
     bool met[RANKS_MAX];
-    const rank_post *post[RANKS_MAX];
+    rank_post *post[RANKS_MAX];
 };
 
 /* ---- Turns ---------------------------------------------------------------------------------- */
@@ -86,6 +90,17 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
+static bool read_each_other(const ranks *r)
+{
+    bool all = true;
+    for (int32_t i = 0; i < r->n && all; i++)
+        for (int32_t k = 0; k < r->n && all; k++) {
+            device *d = r->of[i].dev;
+            all = i == k || (d->follow && d->reaches && d->reaches(d, r->of[k].dev));
+        }
+    return all;
+}
+
 void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg)
 {
     pthread_mutex_lock(&r->lock);
@@ -97,6 +112,7 @@ void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg)
         r->running[i] = true;
         r->met[i] = false;
     }
+    r->direct = read_each_other(r);
     pthread_mutex_unlock(&r->lock);
     run_turn(r, 0);
     wait_turn(r, 0); /* the others have returned */
@@ -116,8 +132,11 @@ static void copy_posted(ranks *r, int32_t to, bool all, const pass *failed)
     else if (!all)
         err_set(&p->e, E_ARG, "layer %d: the ranks of a model do not do the same", p->il);
     for (int32_t from = 0; !pass_failed(p) && from < r->n; from++)
-        if (from != to && mine->to[from] && r->post[from]->mine)
+        if (from != to && mine->to[from] && r->post[from]->mine && !mine->waits)
             pass_carry(p, from, mine->to[from], r->post[from]->mine, mine->n_bytes, false);
+    for (int32_t from = 0; !pass_failed(p) && from < r->n; from++)
+        if (mine->waits && from != to)
+            p->dev->follow(p->dev, r->of[from].dev);
 }
 
 /* Ends a round. If every rank has met, it copies what they posted. Otherwise it fails their passes.
@@ -130,6 +149,9 @@ static void end_round(ranks *r)
         failed = !failed && pass_failed(&r->of[i]) ? &r->of[i] : failed;
         all = all && r->met[i];
     }
+    for (int32_t i = 0; i < r->n && all; i++)
+        for (int32_t k = 0; k < r->n; k++) /* posts are gone when their ranks go on */
+            r->post[i]->of[k] = r->post[k]->mine;
     for (int32_t i = 0; i < r->n; i++)
         if (r->met[i])
             copy_posted(r, i, all, failed);
@@ -138,7 +160,7 @@ static void end_round(ranks *r)
 }
 
 /* n_from: how many ranks give something to this one. */
-static void meet(pass *p, const rank_post *post, int32_t n_from)
+static void meet(pass *p, rank_post *post, int32_t n_from)
 {
     ranks *r = p->ranks;
     if (p->plans)
@@ -247,46 +269,41 @@ static mat own_sum(pass *p, const cut_product *c)
     return y;
 }
 
-/* y = a + b, where y may be either. */
-static void add(pass *p, mat y, mat a, mat b)
+/* y = (s0 + s1) + (s2 + s3). of: the ranks' sums, in their order. Of three ranks the first has s0 + s1
+ * already. room: of one sum. */
+static void add_sums(pass *p, mat y, mat room, const mat *of)
 {
-    p->dev->op->add(p, y, y.at == b.at ? b : a, y.at == b.at ? a : b);
+    void (*add)(pass *, mat, mat, mat) = p->dev->op->add;
+    if (p->n_ranks == 4)
+        add(p, y, of[0], of[1]);
+    if (p->n_ranks > 2)
+        add(p, room, of[p->n_ranks - 2], of[p->n_ranks - 1]);
+    add(p, y, p->n_ranks == 4 ? y : of[0], p->n_ranks == 2 ? of[1] : room);
 }
 
-/* (s0 + s1) + (s2 + s3). of: the ranks' sums, in their order. The result replaces that of p. */
-static void add_sums(pass *p, const mat *of)
-{
-    const mat mine = of[p->rank];
-    if (p->n_ranks == 2) {
-        add(p, mine, of[0], of[1]);
-        return;
-    }
-    const mat a = of[0], b = of[1], c = of[2], d = of[3];
-    /* Of three ranks the first has s0 + s1 already. */
-    if (p->n_ranks == 3) {
-        add(p, b, b, c);
-        add(p, mine, a, b);
-        return;
-    }
-    add(p, a, a, b);
-    add(p, c, c, d);
-    add(p, mine, a, c);
-}
-
+/* Ranks that read each other's memory add up what lies there, and go on when all have done so.
+ * Others copy it first. */
 static mat sum_over_ranks(pass *p, const cut_product *c)
 {
-    mat y = own_sum(p, c), of[RANKS_MAX] = {{0}};
     if (p->n_ranks < 2)
-        return y;
+        return own_sum(p, c);
+    const bool direct = p->ranks && p->ranks->direct;
+    mat y = pass_mat(p, c->x.rows, 1, c->w->segment->n_out);
     size_t mark = pass_mark(p);
-    rank_post post = {.mine = y.at, .n_bytes = (size_t)y.rows * (size_t)y.stride * sizeof *y.at};
+    mat own = own_sum(p, c), room = pass_mat(p, y.rows, 1, y.cols), of[RANKS_MAX] = {{0}};
+    rank_post post = {
+        .mine = own.at, .n_bytes = (size_t)y.rows * (size_t)y.stride * sizeof *y.at, .waits = direct};
     for (int32_t i = 0; i < p->n_ranks; i++) {
-        of[i] = i == p->rank ? y : pass_mat(p, y.rows, 1, y.cols);
+        of[i] = i == p->rank ? own : pass_mat(p, y.rows, 1, y.cols);
         post.to[i] = i == p->rank ? NULL : of[i].at;
     }
     meet(p, &post, p->n_ranks - 1);
+    for (int32_t i = 0; i < p->n_ranks && direct; i++)
+        of[i].at = (float *)post.of[i];
     if (!pass_failed(p))
-        add_sums(p, of);
+        add_sums(p, y, room, of);
+    if (direct)
+        meet(p, &(rank_post){.waits = true}, 0);
     pass_release(p, mark);
     return y;
 }

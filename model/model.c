@@ -734,8 +734,14 @@ static bool may_be_recorded(const pass *p)
 mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
     mat y = {0};
-    if (m->n_ranks || !may_be_recorded(p)) {
-        y = m->n_ranks ? model_forward_ranks(p, m, kv) : m->arch->forward(p, m, kv);
+    const bool recorded = may_be_recorded(p);
+    if (m->n_ranks) {
+        if (recorded && !p->st->sparse && pass_first_ranks(p, m, kv, &y))
+            return pass_failed(p) ? (mat){0} : y;
+        return pass_last_ranks(p, model_forward_ranks(p, m, kv));
+    }
+    if (!recorded) {
+        y = m->arch->forward(p, m, kv);
         pass_end(p);
         return y;
     }

@@ -92,6 +92,12 @@ if [ -x "$check" ]; then
             row "copies from $a to $b, peer access $reach (asked: $peers)" "$rate" GB/s - -
             row "a token's activations from $a to $b" "$us" us - -
         done <"$out/links"
+        while read -r word n _ us; do
+            [ "$word" = reduction ] || continue
+            # The must is of ranks that share one card.
+            row "one reduction of 5376 floats, recorded, of $n (asked: $peers)" "$us" us \
+                "$([ -z "$dry" ] && [ "$apart" = 1 ] && echo 6 || echo -)" -
+        done <"$out/links"
     done
     say "links"
     # ---- A GPU that stalls, and what several do at the same time ----

@@ -434,6 +434,8 @@ static void cuda_close(device *d)
             cudaEventDestroy(c->pinned_done[i]);
     if (c->here)
         cudaEventDestroy(c->here);
+    if (c->edge)
+        cudaEventDestroy(c->edge);
     if (c->ended)
         cudaEventDestroy(c->ended);
     for (int i = 0; i < 2; i++)
@@ -553,6 +555,8 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     if (!r)
         r = cudaEventCreateWithFlags(&c->here, cudaEventDisableTiming);
     if (!r)
+        r = cudaEventCreateWithFlags(&c->edge, cudaEventDisableTiming);
+    if (!r)
         r = cudaEventCreateWithFlags(&c->ended, cudaEventDisableTiming);
     for (int i = 0; i < 2 && !r; i++)
         r = cudaEventCreateWithFlags(&c->chunks.begun[i], cudaEventDisableTiming);
@@ -610,6 +614,7 @@ cuda_device *cuda_new_device(void)
         .download = cuda_download,
         .send = cuda_send,
         .follow = cuda_follow,
+        .reaches = cuda_reaches,
         .agree = cuda_agree,
         .move = cuda_move,
         .moved = cuda_moved,

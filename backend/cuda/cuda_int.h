@@ -156,7 +156,10 @@ typedef struct cuda_device {
     size_t step_bytes;
     int32_t step_turn;
     cudaEvent_t here; /* in the stream, for other devices to wait for (peers.c) */
-    uint64_t peers;   /* bit k: copies reach GPU k directly, or never will */
+    cudaEvent_t edge; /* the same in a recording, of which it is an edge */
+    bool after_edge;  /* the next kernel of a recording waits for other devices' */
+    uint64_t peers;   /* bit k: it is known whether GPU k's memory is reached */
+    uint64_t direct;  /* bit k: it is, by copies and by kernels */
     bool no_peers;    /* CARAT_PEERS=off: they go through the host, as between consumer boards */
     chunk_turns chunks;
     step_rows rows_all, rows_out; /* as uploaded for the pass under way */
@@ -197,7 +200,9 @@ typedef struct cuda_device {
     uint32_t *maxima;       /* [SIFT_ROWS][SIFT_BLOCKS] */
     sift_result *sift;      /* [SIFT_ROWS] pinned: kernels write it, the host reads it */
     graph_slot graphs[GRAPHS];
-    graph_slot *recording, *seen; /* of the pass under way; seen: for the first time */
+    /* Of the pass under way. recording: of this device, or of another one whose recording this one
+     * has joined. seen: for the first time. */
+    graph_slot *recording, *seen;
     uint64_t graph_clock;
     bool no_graphs;    /* the runtime cannot record */
     cuda_times *times; /* op_times.c; NULL: none were taken */
@@ -273,6 +278,7 @@ void cuda_note_bytes(cuda_device *c, uint64_t n_bytes);
 /* Kernels were launched since the last call, under this name. */
 static inline void cuda_launched(cuda_device *c, const char *op, int32_t rows)
 {
+    c->after_edge = false;
     if (c->splits)
         cuda_mark_op(c, op, rows);
 }
@@ -331,6 +337,7 @@ void cuda_moved(device *d);
 void cuda_pins_wait(cuda_pins *k, const char *at); /* until the block with this address is locked */
 
 /* peers.c */
+bool cuda_reaches(device *d, const device *other);
 void cuda_follow(device *d, device *before);
 void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early);
 void cuda_take_turn(cuda_device *c, pass *p); /* of the side that p was given last; in `begin` */
@@ -432,7 +439,7 @@ dev_recur_seq cuda_recur_seq(const recur_seq *s);
 /* graph.c */
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);
 void cuda_recorded(device *d, pass *p, mat y);
-void cuda_graphs_drop(cuda_device *c);
+void cuda_graphs_drop(cuda_device *c); /* and those of devices that share its model */
 
 /* activation_copies.c: scratch for a device's own, and copies of activations. */
 void *cuda_temp(pass *p, size_t n_bytes);

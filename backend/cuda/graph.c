@@ -8,8 +8,10 @@
  * sequence, and which rows have which adapters. The first pass with a key runs plainly, so that
  * one-time initialisation happens outside a recording. The second is recorded and replayed, later
  * ones are replayed. Of a pass over several GPUs each records its legs (pass.h), with the copies to
- * the next one. A recording contains addresses, so all recordings are dropped when any device
- * memory is freed.
+ * the next one. Of a tensor split the first rank records all: the streams of the others join by
+ * events (peers.c), which are edges of one graph, and leave before it ends. A recording contains
+ * addresses, so all recordings are dropped when any memory of a device that shares the model is
+ * freed.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/lora.h"
@@ -66,8 +68,12 @@ static void forget_slot(graph_slot *s)
 
 void cuda_graphs_drop(cuda_device *c)
 {
-    for (int i = 0; i < GRAPHS; i++)
-        forget_slot(&c->graphs[i]);
+    cuda_device *at = c;
+    do {
+        for (int i = 0; i < GRAPHS; i++)
+            forget_slot(&at->graphs[i]);
+        at = at->peer;
+    } while (at && at != c);
 }
 
 /* The slot of this key; else the slot unused for the longest time, emptied. */
@@ -164,6 +170,9 @@ void cuda_recorded(device *d, pass *p, mat y)
     c->seen = NULL; /* a pass that fails before its leg here calls too */
     if (!s)
         return;
+    for (cuda_device *at = c->peer; at && at != c; at = at->peer)
+        if (at->recording == s)
+            at->recording = NULL;
     c->recording = NULL;
     if (!cuda_ok(c, p, cudaStreamEndCapture(c->stream, &g), "recording a pass"))
         return;

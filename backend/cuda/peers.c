@@ -15,7 +15,8 @@
  */
 #include "backend/cuda/cuda_int.h"
 
-/* Before the first copy to another GPU. That they cannot reach each other is no failure. */
+/* Before the first copy to another GPU. That they cannot reach each other is no failure. c's GPU is
+ * selected. */
 static void meet(cuda_device *c, const cuda_device *other)
 {
     const uint64_t bit = other->gpu < 64 ? (uint64_t)1 << other->gpu : 0;
@@ -23,9 +24,21 @@ static void meet(cuda_device *c, const cuda_device *other)
     if (other->gpu == c->gpu || c->no_peers || (c->peers & bit))
         return;
     c->peers |= bit;
-    if (cudaDeviceCanAccessPeer(&can, c->gpu, other->gpu) != cudaSuccess ||
-        (can && cudaDeviceEnablePeerAccess(other->gpu, 0) != cudaSuccess))
-        cudaGetLastError(); /* or another device has enabled it */
+    cudaError_t r = cudaDeviceCanAccessPeer(&can, c->gpu, other->gpu);
+    if (!r && can)
+        r = cudaDeviceEnablePeerAccess(other->gpu, 0);
+    if (r != cudaSuccess)
+        cudaGetLastError();
+    if (can && (r == cudaSuccess || r == cudaErrorPeerAccessAlreadyEnabled))
+        c->direct |= bit;
+}
+
+bool cuda_reaches(device *d, const device *other)
+{
+    cuda_device *c = cuda_select(d);
+    const cuda_device *o = other->self;
+    meet(c, o);
+    return !c->no_peers && (o->gpu == c->gpu || (o->gpu < 64 && c->direct >> o->gpu & 1));
 }
 
 void cuda_take_turn(cuda_device *c, pass *p)
@@ -50,15 +63,24 @@ static void follow_last_but_one(cuda_device *c, const cuda_device *other)
     cuda_ok(c, NULL, cudaStreamWaitEvent(c->stream, t->begun[t->n & 1], 0), "ordering devices");
 }
 
+/* In a recording the event is an edge of the graph. A stream that waits for one joins the
+ * recording (graph.c). */
 void cuda_follow(device *d, device *before)
 {
     cuda_device *c = d->self, *b = before->self;
-    if (cuda_ok(b, NULL, cudaEventRecord(b->here, b->stream), "ordering devices"))
-        cuda_ok(c, NULL, cudaStreamWaitEvent(c->stream, b->here, 0), "ordering devices");
+    cudaEvent_t at = b->recording ? b->edge : b->here;
+    if (!cuda_ok(b, NULL, cudaEventRecord(at, b->stream), "ordering devices") ||
+        !cuda_ok(c, NULL, cudaStreamWaitEvent(c->stream, at, 0), "ordering devices") ||
+        !b->recording)
+        return;
+    cuda_join(c, b);
+    c->recording = b->recording;
+    c->after_edge = true;
 }
 
-/* A recording has the copy and no events. The recorded pass is ordered behind all earlier
- * work of the receiver, whose next leg follows the recording (pass_next_leg). */
+/* The recording of a leg has the copy and no events. The recorded pass is ordered behind all
+ * earlier work of the receiver, whose next leg follows the recording (pass_next_leg). Ranks have one
+ * recording, and copies between them have their events in it. */
 void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early)
 {
     cuda_device *c = d->self, *there = other->self;
@@ -66,12 +88,13 @@ void cuda_send(device *d, device *other, void *to, const void *at, size_t n_byte
     cuda_select(&c->dev);
     meet(c, there);
     cuda_join(c, there);
+    const bool leg = c->recording && c->recording != there->recording;
     if (!c->recording && early)
         follow_last_but_one(c, there);
-    else if (!c->recording)
+    else if (!leg)
         cuda_follow(d, other);
     cuda_ok(c, NULL, cudaMemcpyAsync(to, at, n_bytes, cudaMemcpyDefault, c->stream),
             "copying to another GPU");
-    if (!c->recording)
+    if (!leg)
         cuda_follow(other, d);
 }

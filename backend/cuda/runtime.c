@@ -15,6 +15,7 @@ cuda_device *cuda_select(const device *d)
     if (cudaGetDevice(&now) != cudaSuccess || now != c->gpu)
         cudaSetDevice(c->gpu);
     cu_gpu = c->facts;
+    cu_gpu.overlap = c->facts.overlap && !c->after_edge; /* it overlaps kernels of its own alone */
     return c;
 }
 

@@ -39,6 +39,7 @@ static void set_patience(const carat_model *m, int32_t ms)
 }
 
 typedef struct failing {
+    const char *split; /* NULL: by layers */
     carat_model *m;
     carat_session *s;
     const fidelity *f;
@@ -48,7 +49,7 @@ typedef struct failing {
 static status open_failing(failing *t, const char *path, err *e)
 {
     const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
-    status st = carat_model_open(path, &(carat_model_options){.gpus = "0,0,0"}, &t->m, e);
+    status st = carat_model_open(path, &(carat_model_options){.gpus = "0,0,0", .split = t->split}, &t->m, e);
     st = st ? st : carat_session_open(t->m, &so, &t->s, e);
     st = st ? st : carat_eval(t->s, t->f->tokens, PROMPT, t->x, NULL, e);
     for (int32_t i = 0; i < WARM && !st; i++) /* recorded and replayed */
@@ -107,7 +108,8 @@ static int wrong_ends(failing *t, bool prompt, const char *path, int *kept)
 }
 
 #ifdef EMU_CAN_FAIL
-/* The number of the launch or copy on stage k that the fault shall hit. */
+/* The number of the launch or copy on stage k that the fault shall hit; 0: it has none, because the
+ * first rank's stream has the recording of all. */
 static int hit(failing *t, int32_t k, moment when, err *e)
 {
     const int id = emu_stream_number(stream_of(t->m, k));
@@ -120,16 +122,17 @@ static int hit(failing *t, int32_t k, moment when, err *e)
         if (op[i].stream != id)
             continue;
         n++;
-        if (when == IN_COPY && op[i].to && op[i].n_bytes >= crossing && !at && k < STAGES - 1)
+        if (when == IN_COPY && op[i].to && op[i].n_bytes >= crossing && !at &&
+            (k < STAGES - 1 || t->split))
             at = op[i].n_bytes % crossing ? 0 : n;
     }
     return st ? -1 : when == IN_COPY ? at : n / 2;
 }
 
-static status check_fault(rig *g, const char *path, const fidelity *f, int32_t k, moment when,
-                          emu_fault how, err *e)
+static status check_fault(rig *g, const char *path, const fidelity *f, const char *split, int32_t k,
+                          moment when, emu_fault how, err *e)
 {
-    failing t = {.f = f, .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
+    failing t = {.split = split, .f = f, .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
     const int waits = emu_waits_forever();
     status st = t.x ? open_failing(&t, path, e) : err_memory(e, "a check", 0);
     int n = st ? 0 : hit(&t, k, when, e);
@@ -141,7 +144,7 @@ static status check_fault(rig *g, const char *path, const fidelity *f, int32_t k
         int kept = 0, wrong = wrong_ends(&t, when != IN_TOKEN, path, &kept);
         close_failing(&t);
         const char *what =
-            text("stage %d %s in %s", k, how == EMU_STALL ? "stalls" : "fails", moment_name[when]);
+            text("%s %d %s in %s", split ? "rank" : "stage", k, how == EMU_STALL ? "stalls" : "fails", moment_name[when]);
         char name[96];
         snprintf(name, sizeof name, "%s", what);
         verdict(g, "faults", text("%s: ends without a sentence", name), wrong, 0);
@@ -167,10 +170,11 @@ static void hold(void *user)
         nanosleep(&pause, NULL);
 }
 
-static status check_held(rig *g, const char *path, const fidelity *f, int32_t k, bool prompt,
-                         err *e)
+static status check_held(rig *g, const char *path, const fidelity *f, const char *split, int32_t k,
+                         bool prompt, err *e)
 {
-    failing t = {.f = f, .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
+    const char *what = split ? "rank" : "stage";
+    failing t = {.split = split, .f = f, .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
     status st = t.x ? open_failing(&t, path, e) : err_memory(e, "a check", 0);
     if (!st) {
         set_patience(t.m, 500);
@@ -179,10 +183,11 @@ static status check_held(rig *g, const char *path, const fidelity *f, int32_t k,
         int kept = 0, wrong = wrong_ends(&t, prompt, path, &kept);
         held = false;
         verdict(g, "faults",
-                text("stage %d is held up in %s: ends without a sentence", k, moment_name[!prompt]),
+                text("%s %d is held up in %s: ends without a sentence", what, k,
+                     moment_name[!prompt]),
                 wrong, 0);
         verdict(g, "faults",
-                text("stage %d is held up in %s: devices that are not given up", k,
+                text("%s %d is held up in %s: devices that are not given up", what, k,
                      moment_name[!prompt]),
                 kept, 0);
     }
@@ -262,7 +267,7 @@ static status check_lost(rig *g, const char *path, err *e)
 }
 #endif
 
-void check_faults(rig *g)
+static void check_split(rig *g, const char *split)
 {
     fidelity f;
     err e = {0};
@@ -271,21 +276,28 @@ void check_faults(rig *g)
         return;
     fidelity_open(&f, "qwen3");
     const char *path = fidelity_write(&f, NULL);
-    st = check_rings(g, &e);
+    if (!split)
+        st = check_rings(g, &e);
 #ifdef EMU_CAN_FAIL
-    st = st ? st : check_lost(g, path, &e);
+    st = st || split ? st : check_lost(g, path, &e);
 #endif
     for (int32_t k = g->brief; k < (g->brief ? 2 : STAGES) && !st; k++)
         for (int i = 0; i < MOMENTS && !st; i++) {
 #ifdef EMU_CAN_FAIL
-            st = check_fault(g, path, &f, k, (moment)i, EMU_FAIL, &e);
-            st = st ? st : check_fault(g, path, &f, k, (moment)i, EMU_STALL, &e);
+            st = check_fault(g, path, &f, split, k, (moment)i, EMU_FAIL, &e);
+            st = st ? st : check_fault(g, path, &f, split, k, (moment)i, EMU_STALL, &e);
 #else
-            st = i < IN_COPY ? check_held(g, path, &f, k, i == IN_PROMPT, &e) : OK;
+            st = i < IN_COPY ? check_held(g, path, &f, split, k, i == IN_PROMPT, &e) : OK;
 #endif
         }
     if (st)
         failed(g, "faults", e.text);
     unlink(path);
     fidelity_close(&f);
+}
+
+void check_faults(rig *g)
+{
+    check_split(g, NULL);
+    check_split(g, "tensor");
 }

@@ -1,7 +1,9 @@
 /* check_links.c - cuda_check --links: how fast copies between GPUs are, in the way that a model's
  * layers use them (device.send). For each pair of devices and each direction: whether one reaches
  * the other's memory, GB/s of large copies, and microseconds of a copy of a token's activations
- * there and back, with the waits between the streams. tools/gpus_check.sh reads the lines.
+ * there and back, with the waits between the streams. Of two to four devices also the sum of a tensor
+ * split, which each of them gets (backend/ranks.c): microseconds of one in a recording of many.
+ * tools/gpus_check.sh reads the lines.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/plan_only.h"
@@ -11,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LARGE = 64 << 20, TOKEN = 5376 * 4, REPS = 8, TURNS = 200, GPUS = 8 };
+enum { LARGE = 64 << 20, TOKEN = 5376 * 4, REPS = 8, TURNS = 200, GPUS = 8, RANKS = 4 };
 
 typedef struct link_end {
     device *d;
@@ -59,6 +61,86 @@ static void measure(const link_end *end, int32_t i, int32_t k)
            (double)LARGE * REPS / large * 1e-6, token * 1e3 / (2 * TURNS));
 }
 
+static void follow_all(const link_end *end, int32_t n)
+{
+    for (int32_t to = 0; to < n; to++)
+        for (int32_t from = 0; from < n; from++)
+            if (from != to)
+                end[to].d->follow(end[to].d, end[from].d);
+}
+
+/* Each device has all sums of TOKEN bytes, one after the other, that of device 0 first, and then
+ * what they add up to. */
+static dev_mat sum_of(const link_end *end, int32_t i)
+{
+    const int32_t cols = TOKEN / (int32_t)sizeof(float);
+    return (dev_mat){(float *)end->at + i * cols, 1, cols, cols};
+}
+
+/* As ranks do it (backend/ranks.c): each adds up the sums of all, where they lie, or copies of
+ * them. */
+static void reduce(const link_end *end, int32_t n)
+{
+    bool direct = true;
+    for (int32_t i = 0; i < n * n && direct; i++)
+        direct = i / n == i % n || end[i / n].d->reaches(end[i / n].d, end[i % n].d);
+    if (direct)
+        follow_all(end, n);
+    for (int32_t i = 0; i < n * n && !direct; i++)
+        if (i / n != i % n)
+            end[i % n].d->send(end[i % n].d, end[i / n].d, sum_of(&end[i / n], i % n).at,
+                               sum_of(&end[i % n], i % n).at, TOKEN, false);
+    for (int32_t to = 0; to < n; to++) {
+        cuda_device *c = cuda_select(end[to].d);
+        const dev_mat y = sum_of(&end[to], n);
+        for (int32_t i = 1; i < n; i++)
+            cu_add(c->stream, y, i == 1 ? sum_of(&end[direct ? 0 : to], 0) : y,
+                   sum_of(&end[direct ? i : to], i));
+        c->after_edge = false;
+    }
+    if (direct)
+        follow_all(end, n);
+}
+
+/* Microseconds of a reduction, in a recording of TURNS of them. */
+static status reduction_us(const link_end *end, int32_t n, double *us, err *e)
+{
+    cuda_device *first = end[0].d->self;
+    graph_slot slot = {.used = 1};
+    cudaGraph_t g = NULL;
+    cudaGraphExec_t x = NULL;
+    for (int32_t i = 0; i < n; i++)
+        end[i].d->clear(end[i].d, end[i].at, LARGE);
+    reduce(end, n);
+    for (int32_t i = 1; i < n; i++)
+        first->dev.follow(&first->dev, end[i].d);
+    cudaError_t r = cudaStreamBeginCapture(first->stream, cudaStreamCaptureModeThreadLocal);
+    first->recording = &slot;
+    for (int32_t i = 1; i < n; i++)
+        end[i].d->follow(end[i].d, &first->dev);
+    for (int k = 0; k < TURNS; k++)
+        reduce(end, n);
+    for (int32_t i = 1; i < n; i++)
+        first->dev.follow(&first->dev, end[i].d);
+    r = r ? r : cudaStreamEndCapture(first->stream, &g);
+    for (int32_t i = 0; i < n; i++)
+        ((cuda_device *)end[i].d->self)->recording = NULL;
+    r = r ? r : cudaGraphInstantiate(&x, g, 0);
+    for (int i = 0; i <= REPS && !r; i++) { /* the first one uploads the graph */
+        first->dev.wait(&first->dev);
+        const double start = clock_ms();
+        r = cudaGraphLaunch(x, first->stream);
+        first->dev.wait(&first->dev);
+        const double t = (clock_ms() - start) * 1e3 / TURNS;
+        *us = i < 2 || t < *us ? t : *us;
+    }
+    if (x)
+        cudaGraphExecDestroy(x);
+    if (g)
+        cudaGraphDestroy(g);
+    return r ? err_set(e, E_IO, "a recorded reduction: %s", cudaGetErrorString(r)) : OK;
+}
+
 /* "0,0,1"; NULL: every GPU. */
 static int32_t read_list(const char *list, int32_t gpu[GPUS])
 {
@@ -89,6 +171,12 @@ int check_links(const char *list)
         for (int32_t k = 0; k < n && !st; k++)
             if (i != k)
                 measure(end, i, k);
+    for (int32_t k = 2; k <= n && k <= RANKS && !st; k++) {
+        double us = 0;
+        st = reduction_us(end, k, &us, &e);
+        if (!st)
+            printf("reduction %d us %.2f\n", k, us);
+    }
     for (int32_t i = 0; i < n && !st; i++)
         st = end[i].d->failed(end[i].d, &e);
     for (int32_t i = n - 1; i >= 0; i--) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <dlfcn.h>
+#include <map>
 #include <numeric>
 #include <set>
 #include <stdio.h>
@@ -569,9 +570,18 @@ struct emu_op {
     int value;
     cudaEvent_t event; /* not NULL: it is recorded, and nothing else */
 };
+struct emu_stream;
+struct emu_event;
+/* What is known to have ended of each stream of a recording: so many of its ops. */
+typedef std::map<const emu_stream *, size_t> emu_known;
 struct emu_graph {
     std::vector<emu_op> op;
     size_t n; /* of them, also when they have gone to an emu_graph_exec */
+    /* Several streams may be recorded: one that waits for an event of another joins it. Ops run in
+     * the order of their calls. Before the recording ends, its first stream must have waited for
+     * the last op of every other one. */
+    std::map<const emu_stream *, emu_known> at;
+    std::map<const emu_event *, emu_known> then;
 };
 struct emu_graph_exec {
     std::vector<emu_op> op;
@@ -600,6 +610,7 @@ struct emu_event {
     size_t n;           /* copies of the stream before it */
     bool asked;
     emu_clock then;
+    emu_graph *record; /* it is an edge of that recording, and nothing else */
 };
 static int copies_to_failure;
 
@@ -666,15 +677,20 @@ bool emu_records(cudaStream_t s)
 {
     return s && s->record;
 }
+static void add_op(cudaStream_t s, const emu_op &o)
+{
+    s->record->op.push_back(o);
+    s->record->at[s][s]++;
+}
 void emu_record(cudaStream_t s, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *),
                 void (*drop)(void *), void *f)
 {
     list_launch(grid);
-    s->record->op.push_back({grid, block, shared_bytes, call, drop, f, {}, 0, NULL});
+    add_op(s, {grid, block, shared_bytes, call, drop, f, {}, 0, NULL});
 }
 static cudaError_t record_copy(cudaStream_t s, void *to, const void *from, size_t n, int value)
 {
-    s->record->op.push_back({1, 1, 0, NULL, NULL, NULL, {to, from, n}, value, NULL});
+    add_op(s, {1, 1, 0, NULL, NULL, NULL, {to, from, n}, value, NULL});
     return cudaSuccess;
 }
 
@@ -945,8 +961,22 @@ cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned)
     enabled[current_gpu][other] = true;
     return again ? last_error = cudaErrorPeerAccessAlreadyEnabled : cudaSuccess;
 }
+/* A recorded stream waits for events of its recording alone. */
+static cudaError_t wait_recorded(cudaStream_t s, cudaEvent_t e)
+{
+    if (s->record && s->record != e->record) {
+        s->spoiled = true;
+        return last_error = cudaErrorStreamCaptureInvalidated;
+    }
+    s->record = e->record;
+    for (const auto &k : s->record->then[e])
+        s->record->at[s][k.first] = std::max(s->record->at[s][k.first], k.second);
+    return cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
+    if (s->record || e->record)
+        return wait_recorded(s, e);
     run_copies(e->stream, e->n);
     if (tracing || e->then.stalled)
         not_before(&s->now, &e->then);
@@ -968,10 +998,15 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
+    e->record = s ? s->record : NULL;
+    if (e->record) {
+        e->record->then[e] = e->record->at[s];
+        return cudaSuccess;
+    }
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     *e = emu_event{(double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6, s && s->late ? s : NULL,
-                   s ? s->n : 0, false, s ? s->now : emu_clock{}};
+                   s ? s->n : 0, false, s ? s->now : emu_clock{}, NULL};
     if (tracing)
         not_before(&e->then, &host_clock);
     return s && s->failed ? last_error = cudaErrorInvalidValue : cudaSuccess;
@@ -980,7 +1015,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned fla
 {
     if (!emu_records(s) || flags != cudaEventRecordExternal)
         return cudaEventRecord(e, s);
-    s->record->op.push_back({1, 1, 0, NULL, NULL, NULL, {}, 0, e});
+    add_op(s, {1, 1, 0, NULL, NULL, NULL, {}, 0, e});
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
@@ -1012,10 +1047,15 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, int)
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
 {
     emu_graph *made = s->record;
-    s->record = NULL;
     *g = made;
     if (made)
         made->n = made->op.size();
+    for (emu_stream *o : streams)
+        if (made && o->record == made) {
+            s->spoiled |= o->spoiled || made->at[s][o] < made->at[o][o];
+            o->record = NULL;
+            o->spoiled = o != s && o->spoiled;
+        }
     if (!made || !s->spoiled)
         return made ? cudaSuccess : last_error = cudaErrorInvalidValue;
     cudaGraphDestroy(made);
