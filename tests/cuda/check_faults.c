@@ -82,13 +82,9 @@ static int not_given_up(const carat_model *m)
     return n;
 }
 
-/* The failed call, a later one, and a call to another model. kept: devices that the first one has
- * not given up. */
-static int wrong_ends(failing *t, bool prompt, const char *path, int *kept)
+/* The failed call, and a later one. kept: devices that the first one has not given up. */
+static int wrong_ends(failing *t, bool prompt, int *kept)
 {
-    const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
-    carat_model *m = NULL;
-    carat_session *s = NULL;
     int n_wrong = 0;
     for (int i = 0; i < 2; i++) {
         err e = {0};
@@ -98,6 +94,16 @@ static int wrong_ends(failing *t, bool prompt, const char *path, int *kept)
         if (st != E_IO)
             printf("       ended with %d: %s\n", (int)st, e.text);
     }
+    return n_wrong;
+}
+
+/* Does another model on the same GPU answer? 1: it does not. */
+static int other_fails(failing *t, const char *path)
+{
+    const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    int n_wrong = 0;
     err e = {0};
     if (carat_model_open(path, &(carat_model_options){.device = "cuda"}, &m, &e) ||
         carat_session_open(m, &so, &s, &e) || carat_eval(s, t->f->tokens, 8, t->x, NULL, &e))
@@ -141,7 +147,7 @@ static status check_fault(rig *g, const char *path, const fidelity *f, const cha
     if (!st && n > 0) {
         set_patience(t.m, 0);
         emu_fault_after(stream_of(t.m, k), n, how);
-        int kept = 0, wrong = wrong_ends(&t, when != IN_TOKEN, path, &kept);
+        int kept = 0, wrong = wrong_ends(&t, when != IN_TOKEN, &kept) + other_fails(&t, path);
         close_failing(&t);
         const char *what =
             text("%s %d %s in %s", split ? "rank" : "stage", k, how == EMU_STALL ? "stalls" : "fails", moment_name[when]);
@@ -180,8 +186,9 @@ static status check_held(rig *g, const char *path, const fidelity *f, const char
         set_patience(t.m, 500);
         held = true;
         cudaLaunchHostFunc(stream_of(t.m, k), hold, NULL);
-        int kept = 0, wrong = wrong_ends(&t, prompt, path, &kept);
-        held = false;
+        int kept = 0, wrong = wrong_ends(&t, prompt, &kept);
+        held = false; /* memory of one GPU is freed when all of its streams get on */
+        wrong += other_fails(&t, path);
         verdict(g, "faults",
                 text("%s %d is held up in %s: ends without a sentence", what, k,
                      moment_name[!prompt]),
