@@ -117,7 +117,7 @@ APP_ONLY := $(call obj,base/json.c format/safetensors.c)
 # BUILD/cuda. The CUDA runtime is linked statically and looks for the driver when the device is opened.
 # ARCH=90 builds for one kind of GPU; without it the build is for the kinds below that NVCC knows and, as
 # PTX, for later ones. AS=80 with it compiles the kernels of 8.x for that GPU: to be checked there, with
-# CARAT_CARD or --card.
+# CARAT_CARD or --card. MARKS=1 notes when each kernel begins (backend/cuda/marks.cuh).
 CUDA ?= $(if $(filter cuda,$(MAKECMDGOALS)),1)
 OUT := $(BUILD)$(if $(CUDA),/cuda)
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc) nvcc)
@@ -134,13 +134,13 @@ CU_SRC := $(sort $(wildcard backend/cuda/*.cu))
 CUDA_C := $(filter-out backend/cuda/none.c,$(CUDA_HOST))
 CUDA_OBJ := $(CORE_OBJ) $(call obj,$(CUDA_C)) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
-NVFLAGS_NOTED := $(call noted,$(BUILD)/nvcc,$(NVCC) $(shell $(NVCC) --version 2>/dev/null | tail -n 1) $(NVFLAGS))
+NVFLAGS_NOTED := $(call noted,$(BUILD)/nvcc,$(NVCC) $(shell $(NVCC) --version 2>/dev/null | tail -n 1) $(NVFLAGS) $(MARKS))
 $(call obj,$(CUDA_C) $(wildcard tests/cuda/*.c bench/*_cuda*.c)): ISA = -isystem $(CUDA_HOME)/include
 # wgmma exists on compute capability 9.0 alone, and code for it runs nowhere else.
 $(BUILD)/%_hopper.cu.o: GENCODE = -gencode arch=compute_90a$(,)code=sm_90a
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(Q)$(NVCC) $(NVFLAGS) $(if $(MARKS),-DCARAT_MARKS='"$(*F)"') -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 # Kernels take minutes, so each is compiled when a header of its own changes; one whose headers are
 # not known yet, when any does.
 CU_OBJ = $(CU_SRC:%.cu=$(BUILD)/%.cu.o) $(CU_SRC:%.cu=$(BUILD)/emu/%.cu.o)

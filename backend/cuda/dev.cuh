@@ -20,10 +20,16 @@
 
 #ifndef CARAT_EMU
 #include <cuda_runtime.h>
+#ifdef CARAT_MARKS
+#include "backend/cuda/marks.cuh"
+#endif
 template <class... P, class... A>
 static inline void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                           cudaStream_t stream, A &&...a)
 {
+#ifdef CARAT_MARKS
+    marks_open(CARAT_MARKS);
+#endif
     /* Kernels overlap on a multiprocessor only if they want the same split of its memory. */
     cudaLaunchAttribute with[2] = {};
     with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -76,7 +82,13 @@ template <class F> static inline int allow_shared(F *kernel, int bytes)
 #if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
 DEV void grid_wait()
 {
+#ifdef CARAT_MARKS
+    const unsigned long long t0 = mark_now();
+#endif
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#ifdef CARAT_MARKS
+    mark_put(t0);
+#endif
 }
 DEV void grid_trigger()
 {

@@ -5,6 +5,10 @@
 #include "backend/cuda/launch_small.h"
 #include "backend/cuda/dev.cuh"
 
+#ifdef CARAT_MARKS
+mark_list cu_marks;
+#endif
+
 /* A hash of the place, as bf16 between -1 and 1 with eight random bits.
  * grid:   a thread per number
  * shared: none
