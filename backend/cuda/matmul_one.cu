@@ -187,7 +187,7 @@ DEV void run_share(const one_args &a, const one_share &s, int b, char *mem, one_
 
 /* How many blocks of 8 warps fit into the registers of a multiprocessor. */
 template <int K, int K2> struct occupancy {
-    static constexpr bool two = traits<K>::six || traits<K>::bytes || traits<K>::five || K != K2;
+    static constexpr bool two = traits<K>::bytes || traits<K>::five || K != K2;
     static constexpr int blocks = two ? 2 : 3;
 };
 
@@ -247,11 +247,13 @@ template <int K, int K2>
 static void start(cudaStream_t s, one_args *a, int n_first, launch_memory memory)
 {
     int longest = slot<K>::bytes > slot<K2>::bytes ? slot<K>::bytes : slot<K2>::bytes;
-    int fit = (occupancy<K, K2>::blocks - 1) * cu_gpu.n_sm;
-    fit += cu_gpu.n_sm > SPARE ? cu_gpu.n_sm - SPARE : 0;
     double bytes0 = put_share<K>(a, 0, 0, n_first);
     double bytes1 = K != K2 ? put_share<K2>(a, 1, n_first, a->n_jobs) : 0;
     int items0 = a->share[0].end, items1 = K != K2 ? a->share[1].end - items0 : 0;
+    int less = cu_gpu.n_sm > SPARE ? SPARE : cu_gpu.n_sm;
+    int fit = occupancy<K, K2>::blocks * cu_gpu.n_sm - less;
+    if (traits<K>::six && items0 > fit) /* the third block pays where it saves a second round */
+        fit = 2 * cu_gpu.n_sm - less;
     int one = (int)(fit * bytes1 / (bytes0 + bytes1)); /* bytes1 0: 0 */
     if (items0 + items1 > fit) {
         one = one < 1 && items1 ? 1 : one < items1 ? one : items1;
