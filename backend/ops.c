@@ -731,6 +731,25 @@ branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight
     return b;
 }
 
+mat op_ple(pass *p, mat x, const weight *gate, mat b, const weight *proj)
+{
+    if (p->dev->op->ple && p->here == gate->side && p->here == proj->side && !gate->segment &&
+        !proj->segment && !lora_adapts_either(p, gate, proj) && x.cols == gate->n_in &&
+        b.rows == x.rows && b.cols == gate->n_out && proj->n_in == gate->n_out) {
+        size_t mark = pass_mark(p);
+        mat y = pass_mat(p, x.rows, 1, proj->n_out);
+        if (!pass_failed(p) && p->dev->op->ple(p, y, x, gate, b, proj)) {
+            stats_product(p, x.rows, gate, 1);
+            stats_product(p, x.rows, proj, 1);
+            return y;
+        }
+        if (pass_failed(p))
+            return y;
+        pass_release(p, mark);
+    }
+    return op_matmul(p, op_matmul_gate(p, x, gate, b, ACT_GELU_TANH), proj);
+}
+
 /* Whether the shared expert is whole, or absent. */
 static bool shares_fit(const mixture *m, int32_t n_in)
 {

@@ -257,6 +257,9 @@ typedef struct device_ops {
     /* parts[r, j] = weight[r, j] * (down_e x[r, j]), whose sum is moe_down's y. False: not these,
      * and nothing was done; in a dry pass true where it may be. Optional. */
     bool (*moe_parts)(pass *p, mat parts, mat x, routing r, const weight *down);
+    /* See op_ple. False: not this one, and nothing was done or taken; always in a dry pass.
+     * Optional. */
+    bool (*ple)(pass *p, mat y, mat x, const weight *gate, mat b, const weight *proj);
     /* See op_mixture. False: not this one, and nothing was done or taken; always in a dry pass,
      * because the expansion takes more scratch. Optional. */
     bool (*mixture)(pass *p, mat y, mat x, const mixture *m);
@@ -617,6 +620,8 @@ branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight
 /* sum_j r.weight[j] E_j(x) + sigmoid(shared_factor . x) shared(x), E(x) = down(act(gate x) * (up
  * x)), r the choice of op_router. Experts may be on another device than x and the shared one. */
 mat op_mixture(pass *p, mat x, const mixture *m);
+/* proj (gelu(gate x) * b): what a layer makes of its per-layer embedding b, [rows, gate->n_out]. */
+mat op_ple(pass *p, mat x, const weight *gate, mat b, const weight *proj);
 /* The matrices of w that r names, each times the row: [rows, k heads, n_out]. */
 mat op_moe_matmul(pass *p, mat x, routing r, const weight *w);
 /* What op_best chose among the k * n columns of an op_moe_matmul, in the numbering of list[n_list]:

@@ -36,8 +36,8 @@ static mat gemma4_ple(pass *p, const gemma4 *g, mat x0)
 /* The layer's per-layer embedding, through a gate that reads the un-normed stream. */
 static residual gemma4_ple_part(pass *p, const gemma4_layer *L, mat x, mat ple)
 {
-    mat h = op_matmul_gate(p, x, &L->ple_gate, ple, ACT_GELU_TANH);
-    return (residual){.y = op_matmul(p, h, &L->ple_proj), .norm = &L->ple_post_norm};
+    mat y = op_ple(p, x, &L->ple_gate, ple, &L->ple_proj);
+    return (residual){.y = y, .norm = &L->ple_post_norm};
 }
 
 /* x += a; then a gated unit, and experts in parallel. Both read the stream x. Each branch is

@@ -94,6 +94,12 @@ enum { ROWS_SUMS = 2 << 20, ROWS_GROUPS = 1024 };
 void cu_product_rows(cudaStream_t s, const product_args *job, int n, launch_memory memory);
 void cu_products(cudaStream_t s, const one_product *job, int n, launch_memory memory);
 int cu_one_init(void);
+/* ple.cu: y = proj (gelu(gate x) * b) of one row; gate has PLE_WIDTH outputs, proj as many inputs.
+ * False, and nothing is launched, where the formats are not one of those it is made for, and before
+ * 9.0. */
+enum { PLE_WIDTH = 256, PLE_STATIC_SHARED = 6144 /* and the system's share of a block */ };
+bool cu_ple(cudaStream_t s, dev_mat y, dev_quant x, packed gate, packed proj, const float *b);
+int cu_ple_init(void);
 /* matmul_experts.cu: experts of 2 to FEW_ROWS rows, gated or, with share, each pair's part of
  * moe_down's sum times its share: y [rows, k * n_out]. False, and nothing is launched, where a
  * block has no room for so many pairs (EXPERT_PAIRS at most) or experts, or for such long rows. */

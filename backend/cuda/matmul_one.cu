@@ -50,20 +50,11 @@ struct one_args {
 template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
 {
     int n = a.n_group, whole = a.n_unit * UNIT;
-    uint4 *q = (uint4 *)mem;
-    float2 *s = (float2 *)(mem + whole * 32);
     if (a.q) {
-#pragma unroll 2
-        for (int i = (int)threadIdx.x; i < 2 * whole; i += 32 * WARPS)
-            q[i] = i < 2 * n ? ((const uint4 *)a.q)[i] : make_uint4(0, 0, 0, 0);
-        for (int i = (int)threadIdx.x; i < whole; i += 32 * WARPS) {
-            float2 v = i < n ? ((const float2 *)a.s)[i] : make_float2(0, 0);
-            if (sums<K>::floats)
-                v.y = scaled_sum(v);
-            s[i] = v;
-        }
+        row_to_shared<K, 32 * WARPS>(mem, a.q, a.s, n, whole);
     } else { /* a short row without codes: every block makes its own */
-        dev_quant to = {(int8_t *)q, s, 0, 1, 32 * whole, 1};
+        float2 *s = (float2 *)(mem + whole * 32);
+        dev_quant to = {(int8_t *)mem, s, 0, 1, 32 * whole, 1};
 #pragma unroll 1
         for (int g = (int)threadIdx.x >> 5; g < whole; g += WARPS) {
             quantise_warp(g < n ? a.floats[32 * g + lane_id()] : 0, to, 0, g);
@@ -73,7 +64,7 @@ template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
         }
     }
     __syncthreads();
-    return (shared_rows){q, s};
+    return (shared_rows){(const uint4 *)mem, (const float2 *)(mem + whole * 32)};
 }
 
 /* A warp's share of an item. */

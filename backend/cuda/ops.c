@@ -433,6 +433,22 @@ static void c_matmul_gate(pass *p, mat y, mat g, mat x, const weight *w, mat b, 
     }
 }
 
+static bool c_ple(pass *p, mat y, mat x, const weight *gate, mat b, const weight *proj)
+{
+    cuda_device *c = cuda_of(p);
+    if (p->dry || x.rows != 1 || !cuda_few(p) || gate->bias || proj->bias || c->choice ||
+        !gate->packed || !proj->packed || !cuda_has_quant(p, cuda_mat(x)) || cuda_skip(p, y))
+        return false;
+    const packed w[2] = {cuda_answers_view(gate), cuda_answers_view(proj)};
+    if (!cu_ple(c->stream, cuda_mat(y), cuda_quant(p, cuda_mat(x), false, false), w[0], w[1], b.at))
+        return false;
+    cuda_wrote_mat(p, y);
+    cuda_reads(c, w, 1);
+    cuda_reads(c, w + 1, 1);
+    cuda_done(p, "ple");
+    return true;
+}
+
 static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     cuda_device *c = cuda_of(p);
@@ -471,6 +487,7 @@ const device_ops cuda_ops = {
     .matmul = cuda_matmul,
     .matmuls = c_matmuls,
     .matmul_gate = c_matmul_gate,
+    .ple = c_ple,
     .glu = c_glu,
     .act_mul = cuda_act_mul,
     .rope = cuda_rope,

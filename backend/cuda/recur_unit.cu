@@ -24,6 +24,7 @@
  * to a head where the GPU has them: both blocks compute q and k, each has half of the value rows,
  * and they read each other's o for the norm. Rows are shared out between them by their numbers.
  */
+#include "backend/cuda/cluster.cuh"
 #include "backend/cuda/launch_recur.h"
 #include "backend/cuda/recur.cuh"
 
@@ -35,73 +36,6 @@ enum {
     UNIT_ROWS = 8,
     UNIT_HALF = UNIT_KEYS / 2 /* value rows of the first lanes */
 };
-
-/* ---- Pairs of blocks ----------------------------------------------------------------------- */
-
-#ifdef CARAT_EMU /* has one block at a time */
-static bool pairs_of_blocks()
-{
-    return false;
-}
-template <class K, class A> static void launch_pairs(K *, dim3, dim3, cudaStream_t, const A &)
-{
-}
-#else
-static bool pairs_of_blocks()
-{
-    return cu_gpu.overlap; /* from 9.0 on */
-}
-/* LAUNCH, with neighbours in the grid's x on two multiprocessors at the same time. */
-template <class K, class A>
-static void launch_pairs(K *kernel, dim3 grid, dim3 block, cudaStream_t s, const A &a)
-{
-    cudaLaunchAttribute with[3] = {};
-    cudaLaunchConfig_t c = {};
-    with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    with[0].val.programmaticStreamSerializationAllowed = 1;
-    with[1].id = cudaLaunchAttributeClusterDimension;
-    with[1].val.clusterDim.x = 2;
-    with[1].val.clusterDim.y = with[1].val.clusterDim.z = 1;
-    c.numAttrs = 2;
-#if CUDART_VERSION >= 12080
-    with[2].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-    with[2].val.sharedMemCarveout = 100;
-    c.numAttrs = 3;
-#endif
-    c.gridDim = grid;
-    c.blockDim = block;
-    c.stream = s;
-    c.attrs = with;
-    cudaLaunchKernelEx(&c, kernel, a);
-}
-#endif
-#if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
-/* A barrier of both blocks, for shared memory too. */
-DEV void pair_sync()
-{
-    asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
-}
-/* Four floats at p in the shared memory of block `rank` of the pair. */
-DEV float4 pair_four(const float *p, int rank)
-{
-    uint32_t at, own = (uint32_t)__cvta_generic_to_shared(p);
-    float4 v;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(own), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-}
-#else
-DEV void pair_sync()
-{
-}
-DEV float4 pair_four(const float *p, int)
-{
-    return *(const float4 *)p;
-}
-#endif
 
 /* ---- A block's rows ------------------------------------------------------------------------ */
 
@@ -304,7 +238,7 @@ template <int SPLIT> DEV float4 output_of(const unit_rows<SPLIT> *at, int i)
     int from = 4 * lane_id();
     if (SPLIT == 1)
         return *(const float4 *)(at->o[i] + from);
-    return pair_four(&at->o[i][from % (UNIT_KEYS / SPLIT)], from / (UNIT_KEYS / SPLIT));
+    return cluster_four(&at->o[i][from % (UNIT_KEYS / SPLIT)], from / (UNIT_KEYS / SPLIT));
 }
 
 /* y = silu(z) norm(delta(silu(conv(x)))), and what the pass leaves in the store.
@@ -394,7 +328,7 @@ template <int SPLIT> __global__ void __launch_bounds__(UNIT_BOUND, 1) unit_kerne
         if (SPLIT == 1)
             __syncthreads();
         else
-            pair_sync();
+            cluster_sync();
         /* The block has read its channels. A warp that has no row of the gate asks. */
         if (moved && r0 + UNIT_ROWS >= end && threadIdx.x == UNIT_THREADS - 1) {
             int *ticket = a.ticket + seq * a.v.n_k + p.key_head;
@@ -406,7 +340,7 @@ template <int SPLIT> __global__ void __launch_bounds__(UNIT_BOUND, 1) unit_kerne
         if (mine < n)
             put_gated(a, g, output_of(&at, mine), r0 + mine, head);
         if (SPLIT > 1)
-            pair_sync(); /* the other block has read its outputs */
+            cluster_sync(); /* the other block has read its outputs */
         else if (moved && r0 + UNIT_ROWS >= end)
             __syncthreads(); /* for at.last */
     }
@@ -440,8 +374,8 @@ extern "C" void cu_unit(cudaStream_t s, unit_args a)
 {
     dim3 block(UNIT_THREADS), one((unsigned)a.v.n_v, (unsigned)a.st.n_seqs);
     dim3 two((unsigned)a.v.n_v * 2, (unsigned)a.st.n_seqs);
-    if (pairs_of_blocks() && 2 * a.v.n_v * a.st.n_seqs <= cu_gpu.n_sm)
-        launch_pairs(unit_kernel<2>, two, block, s, a);
+    if (has_clusters() && 2 * a.v.n_v * a.st.n_seqs <= cu_gpu.n_sm)
+        launch_cluster(unit_kernel<2>, two, block, 0, 2, s, a);
     else
         LAUNCH(unit_kernel<1>, one, block, 0, s, a);
 }

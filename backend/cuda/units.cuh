@@ -193,6 +193,32 @@ struct shared_rows {
     const float2 *s;
 };
 
+/* The scale times the sum of its codes, from an xscale. */
+DEV float scaled_sum(float2 v)
+{
+    uint32_t both = __float_as_uint(v.y);
+    return mul_rn(v.x, (float)((int16_t)(both & 0xffff) + (int16_t)(both >> 16)));
+}
+
+/* A row's n groups of codes and scales, `whole` with zeros behind them, into shared memory by
+ * THREADS threads, all of the block. A barrier has to follow. */
+template <int K, int THREADS>
+DEV shared_rows row_to_shared(char *mem, const int8_t *codes, const void *scales, int n, int whole)
+{
+    uint4 *q = (uint4 *)mem;
+    float2 *s = (float2 *)(mem + whole * 32);
+#pragma unroll 2
+    for (int i = (int)threadIdx.x; i < 2 * whole; i += THREADS)
+        q[i] = i < 2 * n ? ((const uint4 *)codes)[i] : make_uint4(0, 0, 0, 0);
+    for (int i = (int)threadIdx.x; i < whole; i += THREADS) {
+        float2 v = i < n ? ((const float2 *)scales)[i] : make_float2(0, 0);
+        if (sums<K>::floats)
+            v.y = scaled_sum(v);
+        s[i] = v;
+    }
+    return (shared_rows){q, s};
+}
+
 DEV float byte_of(uint32_t v, int i)
 {
     return (float)(uint8_t)(v >> 8 * i);
@@ -263,13 +289,6 @@ DEV void tile_sums(float *acc, lane_units<K> *t, int n, shared_rows x, int unit,
 #pragma unroll
     for (int r = 0; r < R; r++)
         acc[r] += shfl_xor_f32(acc[r], 16);
-}
-
-/* The scale times the sum of its codes, from an xscale. */
-DEV float scaled_sum(float2 v)
-{
-    uint32_t both = __float_as_uint(v.y);
-    return mul_rn(v.x, (float)((int16_t)(both & 0xffff) + (int16_t)(both >> 16)));
 }
 
 #endif

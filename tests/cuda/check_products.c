@@ -220,6 +220,50 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
         pair_free(g, all[i]);
 }
 
+/* The part of per-layer embeddings against the reference; as one kernel and as its products, bit for
+ * bit. rows: of several there is no such kernel. */
+static void check_ple(rig *g, num_type t, num_type tp, int32_t n, int32_t rows)
+{
+    static chain c;
+    pair gate, proj;
+    device_ops apart = *g->gpu->op;
+    const device_ops *usual = g->gpu->op;
+    const int32_t width = 256;
+    mat x[2], b[2], y[3];
+    both o;
+    if (!my_turn(g, "ple") || !pair_make(g, &gate, t, n, width, 1, 0.05, false) ||
+        !pair_make(g, &proj, tp, width, n, 1, 0.05, false))
+        return;
+    apart.ple = NULL;
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &o, &c.st);
+    float *v = draw(g, (size_t)rows * (size_t)n, 1.0);
+    float *u = draw(g, (size_t)rows * (size_t)width, 1.0);
+    both_mat(g, &o, x, v, rows, 1, n);
+    both_mat(g, &o, b, u, rows, 1, width);
+    for (int i = 0; i < 3; i++) {
+        pass *p = i ? &o.gpu : &o.ref;
+        const residual r = {.y = x[i > 0], .eps = 1e-6f, .reader = &gate.w[i > 0]};
+        g->gpu->op = i == 2 ? &apart : usual;
+        if (i < 2) /* x += x, and the copy of it that the product reads */
+            op_residual(p, x[i], &r, NULL, NULL, 0);
+        y[i] = op_ple(p, x[i > 0], &gate.w[i > 0], b[i > 0], &proj.w[i > 0]);
+    }
+    g->gpu->op = usual;
+    double e = both_error(g, &o, y[0], y[1]);
+    float *p = gpu_rows(g, y[1]), *q = gpu_rows(g, y[2]);
+    if (memcmp(p, q, (size_t)rows * (size_t)n * sizeof *p))
+        e = NAN;
+    verdict(g, "ple", text("%-6s %-6s %d rows of %d", num_name(t), num_name(tp), rows, n), e,
+            2 * INT8_BOUND);
+    mem_free(p);
+    mem_free(q);
+    mem_free(v);
+    mem_free(u);
+    pair_free(g, &gate);
+    pair_free(g, &proj);
+}
+
 /* An activation that the GPU does not know is refused, before and in a pass. */
 static void check_unknown_act(rig *g)
 {
@@ -762,6 +806,11 @@ static void check_gated(rig *g)
                       i % 2 ? 1 : 5, i % 2);
         check_experts(g, own_types[i], own_types[i], 256, 256, 8, 3, 40, true);
     }
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        check_ple(g, block_types[i], block_types[i], i % 2 ? 1536 : 256, 1);
+    check_ple(g, NUM_Q4_K, NUM_Q4_K, 2560, 1);
+    check_ple(g, NUM_Q4_K, NUM_Q6_K, 2560, 1);
+    check_ple(g, NUM_Q8_0, NUM_Q8_0, 512, 3);
     check_mixture(g, NUM_Q4_K, NUM_Q6_K, 256, 256, 16, 3, false);
     check_mixture(g, NUM_Q4_K, NUM_Q4_K, 512, 512, 8, 2, true);
     check_mixture(g, NUM_Q8_0, NUM_Q5_0, 96, 64, 160, 8, false);
