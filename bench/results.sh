@@ -14,7 +14,7 @@
 #
 #     date      day of the measurement
 #     revision  of the source; - where it was not noted
-#     machine   h200: one NVIDIA H200. h100: one NVIDIA H100 of 80 GB. zen5-2c: two cores of a shared AMD Zen 5 host with AVX-512;
+#     machine   h200: one NVIDIA H200; h200x2: two of one host. h100: one NVIDIA H100 of 80 GB. zen5-2c: two cores of a shared AMD Zen 5 host with AVX-512;
 #               zen5-1c: one thread there. xeon-2c: two cores of a shared Intel Xeon host with AVX-512
 #     program   carat, llama.cpp, or peer: figures that were given as a target's yardstick
 #     model     size and weights; weights are random (carat synth) unless the model is `bundled`
