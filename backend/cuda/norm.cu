@@ -6,7 +6,8 @@
  *     heads_kernel      heads: norm, rotation, store; several jobs in one launch
  *
  * A block holds a vector in registers, 8 values a thread, and reads it once. The sum of squares is
- * taken in f32 by a fixed tree, so it does not depend on other rows.
+ * taken in f32 by a fixed tree, so it does not depend on other rows. Of few rows that are not too
+ * long a thread has 4 values: what such a kernel takes is the way of one warp through its code.
  *
  * At one row a kernel runs every instruction once, and fetching the instructions is most of its
  * time. So loops are hardly unrolled. While a kernel waits for its predecessor, it runs once on
@@ -45,39 +46,40 @@ DEV float inverse(float sum, int n, float eps)
     return 1.0f / sqrtf(sum / (float)n + eps);
 }
 
-/* A thread's values: elements 4t.. and 4(t + blockDim)... Lengths are multiples of 4. */
-struct eight {
-    float4 v[2];
+/* A thread's values: elements 4t.. and, of two fours, 4(t + blockDim)... Lengths are multiples of 4.
+ * With one four the block has twice as many threads. */
+template <int F> struct fours {
+    float4 v[F];
 };
+typedef fours<2> eight;
 
 DEV int place(int k)
 {
     return 4 * ((int)threadIdx.x + k * (int)blockDim.x);
 }
 /* beyond: the value of elements past the end. */
-DEV eight take_eight(const float *from, int n, float beyond = 0)
+template <int F = 2> DEV fours<F> take_row(const float *from, int n, float beyond = 0)
 {
-    eight e;
+    fours<F> e;
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < F; k++)
         e.v[k] = place(k) < n ? *(const float4 *)(from + place(k))
                               : make_float4(beyond, beyond, beyond, beyond);
     return e;
 }
 /* Weights of a norm, requested before the values are known; ones without weights. */
-DEV eight take_weight(const float *w, int n)
+template <int F = 2> DEV fours<F> take_weight(const float *w, int n)
 {
-    eight e;
+    fours<F> e;
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < F; k++)
         e.v[k] = w && place(k) < n ? *(const float4 *)(w + place(k)) : make_float4(1, 1, 1, 1);
     return e;
 }
-DEV float squares(const eight &e)
+template <int F> DEV float squares(const fours<F> &e, float sum = 0)
 {
-    float sum = 0;
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < F; k++) {
         sum = fma_rn(e.v[k].x, e.v[k].x, sum);
         sum = fma_rn(e.v[k].y, e.v[k].y, sum);
         sum = fma_rn(e.v[k].z, e.v[k].z, sum);
@@ -85,10 +87,30 @@ DEV float squares(const eight &e)
     }
     return sum;
 }
-DEV void eight_times(eight *e, float inv, const eight &w)
+/* The sum of a row's squares. Of one four a thread, the upper half of the block goes on from the
+ * sums of the lower half: the same tree. carry: a float for each thread of the lower half. */
+DEV float row_squares(const fours<2> &e, float *table, float *)
+{
+    return vector_sum(squares(e), table);
+}
+DEV float row_squares(const fours<1> &e, float *table, float *carry)
+{
+    const int half = (int)(blockDim.x >> 1), t = (int)threadIdx.x - half;
+    if (t < 0)
+        carry[threadIdx.x] = squares(e);
+    __syncthreads();
+    if (t >= 0) {
+        const float sum = warp_sum(squares(e, carry[t]));
+        if (lane_id() == 0)
+            table[t >> 5] = sum;
+    }
+    __syncthreads();
+    return warp_sum(lane_id() < half >> 5 ? table[lane_id()] : 0);
+}
+template <int F> DEV void row_times(fours<F> *e, float inv, const fours<F> &w)
 {
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < F; k++) {
         e->v[k].x = mul_rn(mul_rn(e->v[k].x, inv), w.v[k].x);
         e->v[k].y = mul_rn(mul_rn(e->v[k].y, inv), w.v[k].y);
         e->v[k].z = mul_rn(mul_rn(e->v[k].z, inv), w.v[k].z);
@@ -96,24 +118,24 @@ DEV void eight_times(eight *e, float inv, const eight &w)
     }
 }
 /* Its two steps. */
-DEV void times_all(eight *e, float c)
+template <int F> DEV void times_all(fours<F> *e, float c)
 {
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < F; k++)
         e->v[k] = make_float4(e->v[k].x * c, e->v[k].y * c, e->v[k].z * c, e->v[k].w * c);
 }
-DEV void times_each(eight *e, const eight &w)
+template <int F> DEV void times_each(fours<F> *e, const fours<F> &w)
 {
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < F; k++)
         e->v[k] = make_float4(mul_rn(e->v[k].x, w.v[k].x), mul_rn(e->v[k].y, w.v[k].y),
                               mul_rn(e->v[k].z, w.v[k].z), mul_rn(e->v[k].w, w.v[k].w));
 }
 /* Writes row r: to `to`, and to the copy q. */
-DEV void put_row(float *to, const eight &e, int n, const dev_quant &q, int r)
+template <int F> DEV void put_row(float *to, const fours<F> &e, int n, const dev_quant &q, int r)
 {
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < F; k++) {
         int i = place(k);
         bool in = i < n;
         float4 v = e.v[k];
@@ -139,8 +161,8 @@ __global__ void __launch_bounds__(1024)
     grid_trigger();
     eight weight = take_weight(w, n);
     grid_wait();
-    eight v = take_eight(x.at + r * x.stride + (int64_t)h * n, n);
-    eight_times(&v, inverse(vector_sum(squares(v), table), n, eps), weight);
+    eight v = take_row(x.at + r * x.stride + (int64_t)h * n, n);
+    row_times(&v, inverse(vector_sum(squares(v), table), n, eps), weight);
     put_row(y.at + r * y.stride + (int64_t)h * n, v, n, q, r);
 }
 
@@ -174,23 +196,23 @@ __global__ void __launch_bounds__(1024)
     }
 }
 
-DEV eight sum_of(const eight &a, const eight &b)
+template <int F> DEV fours<F> sum_of(const fours<F> &a, const fours<F> &b)
 {
-    eight e;
+    fours<F> e;
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < F; k++)
         e.v[k] = make_float4(a.v[k].x + b.v[k].x, a.v[k].y + b.v[k].y, a.v[k].z + b.v[k].z,
                              a.v[k].w + b.v[k].w);
     return e;
 }
 
 /* The sum of k vectors of n, in ascending order. */
-DEV eight sum_of_parts(const float *parts, int k, int n)
+template <int F> DEV fours<F> sum_of_parts(const float *parts, int k, int n)
 {
-    eight e = {};
+    fours<F> e = {};
 #pragma unroll 4
     for (int j = 0; j < k; j++)
-        e = sum_of(e, take_eight(parts + (size_t)j * n, n));
+        e = sum_of(e, take_row<F>(parts + (size_t)j * n, n));
     return e;
 }
 
@@ -201,18 +223,19 @@ DEV eight sum_of_parts(const float *parts, int k, int n)
  * shared: one float per warp, eight times
  * bound:  latency at few rows, bandwidth at many */
 enum { BRANCHES_WIDEST = 480 * PER }; /* three weights of it and the table: 46 KiB */
-template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel(residual_args a)
+template <bool REHEARSES, int F>
+__global__ void __launch_bounds__(1024 / F) branches_kernel(residual_args a)
 {
     DYN_SHARED(float, hw); /* [n_h][n]; registers would need a copy of the code for each h */
-    __shared__ float table[2][128];
+    __shared__ float table[2][128], carry[F == 1 ? 512 : 1];
     int n = a.x.cols, r = (int)blockIdx.x;
     grid_trigger();
-    eight yw = take_weight(a.yw, n), bw = take_weight(a.bw, n), w = take_weight(a.w, n);
+    fours<F> yw = take_weight<F>(a.yw, n), bw = take_weight<F>(a.bw, n), w = take_weight<F>(a.w, n);
 #pragma unroll 1
     for (int j = 0; j < a.n_h; j++) {
-        eight h = take_weight(a.h[j].w, n);
+        fours<F> h = take_weight<F>(a.h[j].w, n);
 #pragma unroll
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < F; k++)
             if (place(k) < n)
                 *(float4 *)(hw + j * n + place(k)) = h.v[k]; /* read back by the same thread */
     }
@@ -223,36 +246,36 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
             grid_wait();
         int there = go ? n : 0;
         float beyond = go ? 0.0f : 1.0f, *sums = table[go];
-        eight x = take_eight(a.x.at + r * a.x.stride, there, beyond);
+        fours<F> x = take_row<F>(a.x.at + r * a.x.stride, there, beyond);
         if (a.y.at) {
-            eight y = take_eight(a.y.at + r * a.y.stride, there, beyond);
+            fours<F> y = take_row<F>(a.y.at + r * a.y.stride, there, beyond);
             if (a.b.at) {
-                eight b;
+                fours<F> b;
                 if (!REHEARSES && a.parts) /* few rows are short of instructions, see above */
-                    b = sum_of_parts(a.parts + (size_t)r * a.k * n, a.k, n);
+                    b = sum_of_parts<F>(a.parts + (size_t)r * a.k * n, a.k, n);
                 else
-                    b = take_eight(a.b.at + r * a.b.stride, there, beyond);
-                float inv = inverse(vector_sum(squares(y), sums), n, a.eps);
-                eight_times(&b, inverse(vector_sum(squares(b), sums + 32), n, a.eps), bw);
-                eight_times(&y, inv, yw);
+                    b = take_row<F>(a.b.at + r * a.b.stride, there, beyond);
+                float inv = inverse(row_squares(y, sums, carry), n, a.eps);
+                row_times(&b, inverse(row_squares(b, sums + 32, carry), n, a.eps), bw);
+                row_times(&y, inv, yw);
                 y = sum_of(y, b);
             }
-            eight_times(&y, inverse(vector_sum(squares(y), sums + 64), n, a.eps), w);
+            row_times(&y, inverse(row_squares(y, sums + 64, carry), n, a.eps), w);
             x = sum_of(x, y);
             if (a.cw)
                 times_all(&x, c);
 #pragma unroll
-            for (int k = 0; k < 2; k++)
+            for (int k = 0; k < F; k++)
                 if (place(k) < there)
                     *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
         }
         if (!a.n_h)
             continue;
-        float inv = inverse(vector_sum(squares(x), sums + 96), n, a.eps);
+        float inv = inverse(row_squares(x, sums + 96, carry), n, a.eps);
 #pragma unroll 1
         for (int j = 0; j < (go ? a.n_h : 1); j++) {
-            eight h = x;
-            eight_times(&h, inv, take_eight(hw + j * n, n));
+            fours<F> h = x;
+            row_times(&h, inv, take_row<F>(hw + j * n, n));
             times_all(&h, a.h[j].c); /* times 1 changes nothing */
             put_row(a.h[j].y.at + r * a.h[j].y.stride, h, there, a.h[j].q, r);
         }
@@ -262,13 +285,13 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
 /* x = (x + rms_norm(y) * w) * cw[0], or, PLAIN, (x + y) * cw[0]; then h = rms_norm(x) * hw
  * and its copy, or, without h, the copy of x grid:   a block per row shared: one float per warp,
  * four times bound:  latency at few rows, bandwidth at many */
-template <bool REHEARSES, bool PLAIN>
+template <bool REHEARSES, bool PLAIN, int F>
 __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
 {
-    __shared__ float table[2][64];
+    __shared__ float table[2][64], carry[F == 1 ? 512 : 1];
     int n = a.x.cols, r = (int)blockIdx.x;
     grid_trigger();
-    eight w = take_weight(PLAIN ? NULL : a.w, n), hw = take_weight(a.h[0].w, n);
+    fours<F> w = take_weight<F>(PLAIN ? NULL : a.w, n), hw = take_weight<F>(a.h[0].w, n);
     float c = a.cw ? a.cw[0] : 1;
 #pragma unroll 1
     for (int go = REHEARSES ? 0 : 1; go < 2; go++) {
@@ -276,19 +299,19 @@ __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
             grid_wait();
         int there = go ? n : 0;
         float beyond = go ? 0.0f : 1.0f;
-        eight v = take_eight(a.y.at + r * a.y.stride, there, beyond);
-        eight x = take_eight(a.x.at + r * a.x.stride, there, beyond);
+        fours<F> v = take_row<F>(a.y.at + r * a.y.stride, there, beyond);
+        fours<F> x = take_row<F>(a.x.at + r * a.x.stride, there, beyond);
         if (!PLAIN)
-            eight_times(&v, inverse(vector_sum(squares(v), table[go]), n, a.eps), w);
+            row_times(&v, inverse(row_squares(v, table[go], carry), n, a.eps), w);
         x = sum_of(x, v);
         if (a.cw)
             times_all(&x, c);
 #pragma unroll
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < F; k++)
             if (place(k) < there)
                 *(float4 *)(a.x.at + r * a.x.stride + place(k)) = x.v[k];
         if (a.n_h) {
-            eight_times(&x, inverse(vector_sum(squares(x), table[go] + 32), n, a.eps), hw);
+            row_times(&x, inverse(row_squares(x, table[go] + 32, carry), n, a.eps), hw);
             put_row(a.h[0].y.at + r * a.h[0].y.stride, x, there, a.h[0].q, r);
         } else if (a.q.q || a.q.bf) {
             put_row(a.x.at + r * a.x.stride, x, there, a.q, r);
@@ -422,7 +445,7 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
             grid_wait();
         if (!ONE && go > 1 && what)
             row = stored_row(kv, st, r, h, what == 1);
-        eight v = take_eight(j.x.at + r * j.x.stride + (int64_t)h * j.x_head, go ? n : 0,
+        eight v = take_row(j.x.at + r * j.x.stride + (int64_t)h * j.x_head, go ? n : 0,
                              go ? 0.0f : 1.0f);
         if (j.bare.at)
             __syncthreads(); /* keys may overwrite the rows */
@@ -493,11 +516,34 @@ static bool in_fours(const residual_args &a)
     return ok;
 }
 
+/* Rows of which a thread has one four. */
+static bool by_one(const residual_args &a)
+{
+    return rehearses(a.x.rows) && 2 * threads_for(a.x.cols) <= 1024;
+}
+
 static void branches(cudaStream_t s, residual_args a)
 {
-    LAUNCH((rehearses(a.x.rows) ? branches_kernel<true> : branches_kernel<false>),
-           dim3((unsigned)a.x.rows), dim3(threads_for(a.x.cols)),
-           (size_t)(a.n_h * a.x.cols) * sizeof(float), s, a);
+    const dim3 rows((unsigned)a.x.rows);
+    const unsigned threads = threads_for(a.x.cols);
+    const size_t bytes = (size_t)(a.n_h * a.x.cols) * sizeof(float);
+    if (by_one(a))
+        LAUNCH((branches_kernel<true, 1>), rows, dim3(2 * threads), bytes, s, a);
+    else
+        LAUNCH((rehearses(a.x.rows) ? branches_kernel<true, 2> : branches_kernel<false, 2>), rows,
+               dim3(threads), bytes, s, a);
+}
+
+template <bool PLAIN> static void residuals(cudaStream_t s, const residual_args &a)
+{
+    const dim3 rows((unsigned)a.x.rows);
+    const unsigned threads = threads_for(a.x.cols);
+    if (by_one(a))
+        LAUNCH((residual_kernel<true, PLAIN, 1>), rows, dim3(2 * threads), 0, s, a);
+    else
+        LAUNCH((rehearses(a.x.rows) ? residual_kernel<true, PLAIN, 2>
+                                    : residual_kernel<false, PLAIN, 2>),
+               rows, dim3(threads), 0, s, a);
 }
 
 /* Of x as it is; y and b are none. */
@@ -523,21 +569,13 @@ static void norms(cudaStream_t s, const residual_args &a)
 extern "C" void cu_residual(cudaStream_t s, residual_args a)
 {
     dev_quant none = {};
-    dim3 rows((unsigned)a.x.rows), block(threads_for(a.x.cols));
     if (!a.y.at) {
         norms(s, a);
         return;
     }
     bool more = a.b.at || a.n_h > 1 || (a.n_h && a.h[0].c != 1.0f);
     if (!more && a.x.cols <= WIDEST && in_fours(a)) {
-        if (a.plain)
-            LAUNCH(
-                (rehearses(a.x.rows) ? residual_kernel<true, true> : residual_kernel<false, true>),
-                rows, block, 0, s, a);
-        else
-            LAUNCH((rehearses(a.x.rows) ? residual_kernel<true, false>
-                                        : residual_kernel<false, false>),
-                   rows, block, 0, s, a);
+        a.plain ? residuals<true>(s, a) : residuals<false>(s, a);
         return;
     }
     if (!a.plain && a.x.cols <= BRANCHES_WIDEST && in_fours(a)) {
