@@ -46,8 +46,8 @@ DEV float inverse(float sum, int n, float eps)
     return 1.0f / sqrtf(sum / (float)n + eps);
 }
 
-/* A thread's values: elements 4t.. and, of two fours, 4(t + blockDim)... Lengths are multiples of 4.
- * With one four the block has twice as many threads. */
+/* A thread's values: elements 4t.. and, of two fours, 4(t + blockDim)... Lengths are multiples of
+ * 4. With one four the block has twice as many threads. */
 template <int F> struct fours {
     float4 v[F];
 };
@@ -216,13 +216,16 @@ template <int F> DEV fours<F> sum_of_parts(const float *parts, int k, int n)
     return e;
 }
 
+/* Three weights of it, the table and what is carried: 48 KiB, all that a block has unasked. */
+enum { BRANCHES_WIDEST = 480 * PER };
+static_assert((3 * BRANCHES_WIDEST + 2 * 128 + 512) * sizeof(float) <= 48 << 10, "shared memory");
+
 /* residual_kernel with two branches, each normed first, or with several norms of x:
- * y = rms_norm(y) yw + rms_norm(b) bw; x = (x + rms_norm(y) w) c cw[0]; h = rms_norm(x) hw
+ * y = rms_norm(y) yw + rms_norm(b) bw; x = (x + rms_norm(y) w) cw[0]; h = rms_norm(x) hw c
  * Without y: h alone. A kernel of its own, so that residual_kernel's code stays short.
  * grid:   a block per row
- * shared: one float per warp, eight times
+ * shared: one float per warp, eight times; as in residual_kernel; the weights of the norms of x
  * bound:  latency at few rows, bandwidth at many */
-enum { BRANCHES_WIDEST = 480 * PER }; /* three weights of it and the table: 46 KiB */
 template <bool REHEARSES, int F>
 __global__ void __launch_bounds__(1024 / F) branches_kernel(residual_args a)
 {
@@ -282,9 +285,11 @@ __global__ void __launch_bounds__(1024 / F) branches_kernel(residual_args a)
     }
 }
 
-/* x = (x + rms_norm(y) * w) * cw[0], or, PLAIN, (x + y) * cw[0]; then h = rms_norm(x) * hw
- * and its copy, or, without h, the copy of x grid:   a block per row shared: one float per warp,
- * four times bound:  latency at few rows, bandwidth at many */
+/* x = (x + rms_norm(y) * w) * cw[0], or, PLAIN, (x + y) * cw[0]; then h = rms_norm(x) * hw and its
+ * copy, or, without h, the copy of x.
+ * grid:   a block per row
+ * shared: one float per warp, four times; with one four a thread, one for each thread of a half
+ * bound:  latency at few rows, bandwidth at many */
 template <bool REHEARSES, bool PLAIN, int F>
 __global__ void __launch_bounds__(1024) residual_kernel(residual_args a)
 {
@@ -446,7 +451,7 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
         if (!ONE && go > 1 && what)
             row = stored_row(kv, st, r, h, what == 1);
         eight v = take_row(j.x.at + r * j.x.stride + (int64_t)h * j.x_head, go ? n : 0,
-                             go ? 0.0f : 1.0f);
+                           go ? 0.0f : 1.0f);
         if (j.bare.at)
             __syncthreads(); /* keys may overwrite the rows */
         if (j.norm)

@@ -305,8 +305,66 @@ static void check_residual_sums(rig *g, int32_t rows, int32_t n)
     pair_free(g, &c_3_4);
 }
 
+/* A row has the same bits alone, among few and among many: threads share its values otherwise.
+ * norms: of the new x. What is added is y as it is, y normed, or two branches. */
+static void check_residuals_alone(rig *g, int32_t n, int32_t norms)
+{
+    enum { ROWS = 17, BRANCHES = 3 };
+    static chain c;
+    pair w;
+    both b;
+    int differ = 0;
+    if (!my_turn(g, "residual alone") || !pair_make(g, &w, NUM_F32, n, 1, 1, 1.0, false))
+        return;
+    const size_t all = (size_t)ROWS * (size_t)n;
+    float *v[3], *whole[1 + NORMS_MAX] = {0};
+    for (int i = 0; i < 3; i++)
+        v[i] = draw(g, all, 2.0);
+    for (int branches = 0; branches < BRANCHES; branches++)
+        for (int32_t rows = ROWS; rows; rows = rows == ROWS ? 5 : rows == 5 ? 1 : 0) {
+            const int32_t from = ROWS - rows;
+            mat x[2], y[2], z[2];
+            norm_room h[NORMS_MAX] = {{.with_copy = false}};
+            const norm_want want[NORMS_MAX] = {{&w.w[1], 1}, {NULL, 0.125f}, {&w.w[1], 1}};
+            chain_init(&c, rows, 0, 0);
+            both_begin(g, &b, &c.st);
+            both_mat(g, &b, x, v[0] + (size_t)from * (size_t)n, rows, 1, n);
+            both_mat(g, &b, y, v[1] + (size_t)from * (size_t)n, rows, 1, n);
+            both_mat(g, &b, z, v[2] + (size_t)from * (size_t)n, rows, 1, n);
+            residual r = {.y = y[1], .norm = branches ? &w.w[1] : NULL, .eps = 1e-6f};
+            if (branches == 2) {
+                r.y_norm = &w.w[1];
+                r.b = (branch){.y = z[1]};
+            }
+            op_residual(&b.gpu, x[1], &r, h, want, norms);
+            for (int32_t i = 0; i <= norms; i++) {
+                float *got = gpu_rows(g, i ? h[i - 1].y : x[1]);
+                const bool first = rows == ROWS;
+                differ += !first && memcmp(got, whole[i] + (size_t)from * (size_t)n,
+                                           (size_t)rows * (size_t)n * sizeof *got);
+                if (first) {
+                    mem_free(whole[i]);
+                    whole[i] = got;
+                } else {
+                    mem_free(got);
+                }
+            }
+        }
+    verdict(g, "residual alone", text("%d norms of %d: results that differ", norms, n), differ, 0);
+    for (int i = 0; i < 3; i++)
+        mem_free(v[i]);
+    for (int i = 0; i <= NORMS_MAX; i++)
+        mem_free(whole[i]);
+    pair_free(g, &w);
+}
+
 void check_families(rig *g)
 {
+    for (int32_t norms = 0; norms <= 3; norms++) {
+        check_residuals_alone(g, 2048, norms);
+        check_residuals_alone(g, 1000, norms); /* a thread or more without values */
+        check_residuals_alone(g, 3840, norms); /* the widest of one kernel */
+    }
     check_residual_sums(g, 1, 2048);
     check_residual_sums(g, 5, 1024);
     check_residual_sums(g, 40, 1024);

@@ -221,14 +221,13 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
 }
 
 /* The part of per-layer embeddings against the reference; as one kernel and as its products, bit for
- * bit. rows: of several there is no such kernel. */
-static void check_ple(rig *g, num_type t, num_type tp, int32_t n, int32_t rows)
+ * bit. rows, width: of several rows, and of other widths than 256, there is no such kernel. */
+static void check_ple(rig *g, num_type t, num_type tp, int32_t n, int32_t width, int32_t rows)
 {
     static chain c;
     pair gate, proj;
     device_ops apart = *g->gpu->op;
     const device_ops *usual = g->gpu->op;
-    const int32_t width = 256;
     mat x[2], b[2], y[3];
     both o;
     if (!my_turn(g, "ple") || !pair_make(g, &gate, t, n, width, 1, 0.05, false) ||
@@ -254,7 +253,7 @@ static void check_ple(rig *g, num_type t, num_type tp, int32_t n, int32_t rows)
     float *p = gpu_rows(g, y[1]), *q = gpu_rows(g, y[2]);
     if (memcmp(p, q, (size_t)rows * (size_t)n * sizeof *p))
         e = NAN;
-    verdict(g, "ple", text("%-6s %-6s %d rows of %d", num_name(t), num_name(tp), rows, n), e,
+    verdict(g, "ple", text("%-6s %-6s %d rows of %d by %d", num_name(t), num_name(tp), rows, n, width), e,
             2 * INT8_BOUND);
     mem_free(p);
     mem_free(q);
@@ -807,10 +806,12 @@ static void check_gated(rig *g)
         check_experts(g, own_types[i], own_types[i], 256, 256, 8, 3, 40, true);
     }
     for (int i = 0; i < N_BLOCK_TYPES; i++)
-        check_ple(g, block_types[i], block_types[i], i % 2 ? 1536 : 256, 1);
-    check_ple(g, NUM_Q4_K, NUM_Q4_K, 2560, 1);
-    check_ple(g, NUM_Q4_K, NUM_Q6_K, 2560, 1);
-    check_ple(g, NUM_Q8_0, NUM_Q8_0, 512, 3);
+        check_ple(g, block_types[i], block_types[i], i % 2 ? 1536 : 256, 256, 1);
+    check_ple(g, NUM_Q4_K, NUM_Q4_K, 2560, 256, 1);
+    check_ple(g, NUM_Q4_K, NUM_Q6_K, 2560, 256, 1);
+    check_ple(g, NUM_Q8_0, NUM_Q8_0, 512, 256, 3);
+    check_ple(g, NUM_Q8_0, NUM_Q8_0, 256, 64, 1);
+    check_ple(g, NUM_Q4_0, NUM_Q4_0, 256, 512, 1);
     check_mixture(g, NUM_Q4_K, NUM_Q6_K, 256, 256, 16, 3, false);
     check_mixture(g, NUM_Q4_K, NUM_Q4_K, 512, 512, 8, 2, true);
     check_mixture(g, NUM_Q8_0, NUM_Q5_0, 96, 64, 160, 8, false);
