@@ -10,7 +10,9 @@
 #include <string.h>
 
 #define ONE_THREADS "carat has one number of threads for prompts and answers: -t N"
-#define BY_LAYERS "several GPUs share a model by its layers, or each of them: --gpus 0,1, --split"
+#define BY_LAYERS                                                                                  \
+    "several GPUs share a model by its layers (--gpus 0,1), or each has a part of every layer "    \
+    "(--split tensor)"
 #define BY_THE_SYSTEM "the system does that: taskset and numactl choose processors and memory"
 #define OF_THE_DRAFTER "the drafter runs where the model runs, and as it was made: --draft names it"
 #define NO_SOUND "carat hears sounds and speaks none: its answers are text"

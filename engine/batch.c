@@ -164,8 +164,8 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     if (opt->n_slots < 0 || opt->n_slots > STEP_SEQS_MAX || opt->queue_max < 0 || opt->gap_ms < -1)
         return err_set(
             e, E_ARG,
-            "a batch of %d slots with a queue of %d jobs and tokens %d ms apart: expected at most "
-            "%d slots, no negative number, and -1 ms for prompts that are not cut",
+            "a batch of %d slots with a queue of %d jobs and gap_ms %d: expected 0 to %d slots, 0 "
+            "or more jobs, and a gap of 0 or more, or -1 for prompts that are not cut",
             opt->n_slots, opt->queue_max, opt->gap_ms, STEP_SEQS_MAX);
     b = mem_calloc(1, sizeof *b);
     if (!b)

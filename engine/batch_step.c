@@ -365,7 +365,7 @@ bool batch_pass(carat_batch *b)
     double start = b->clock();
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
     bool idle = b->idle; /* it had nothing to do at the start, so all of the time is this pass's */
-    b->idle = st || wait_pass(b, &n);
+    b->idle = !st && wait_pass(b, &n);
     double ms = b->clock() - start;
     b->n_passes++;
     b->n_rows += (uint64_t)(n.answers.rows + n.prompts.rows);

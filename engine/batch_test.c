@@ -354,6 +354,10 @@ TEST(a_batch_refuses_what_it_cannot_do)
     carat_batch_options o = {.n_slots = 65};
     CHECK_STATUS(carat_batch_open(m, &o, &b, &e), E_ARG);
     err_clear(&e);
+    o = (carat_batch_options){.gap_ms = -2};
+    CHECK_STATUS(carat_batch_open(m, &o, &b, &e), E_ARG);
+    CHECK(!b && strstr(e.text, "gap_ms -2"));
+    err_clear(&e);
     o = (carat_batch_options){.n_slots = 32, .session = {.n_ctx = 8}};
     CHECK_STATUS(carat_batch_open(m, &o, &b, &e), E_ARG);
     CHECK(!b);

@@ -119,6 +119,8 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
     expect(2, "carat serve has no --single-turn", NULL, ARGS("serve", "-m", model, "-st"));
     expect(2, "--system: the text is not valid UTF-8", NULL,
            ARGS("serve", "-m", "none.gguf", "--system", "a\xff"));
+    expect(2, "--stall: --token-gap=60001: expected a whole number from 0 to 60000", NULL,
+           ARGS("serve", "-m", "none.gguf", "--stall", "60001"));
     expect(2, "-fa 0", NULL, ARGS("bench", "-fa", "0"));
     expect(2, "unknown option -ngl", NULL, ARGS("list", "-ngl", "99"));
 }

@@ -18,7 +18,7 @@ import sys
 
 def main():
     paths = [a for a in sys.argv[1:] if not a.startswith("-")]
-    if len(paths) != 1:
+    if len(paths) != 1 or set(sys.argv[1:]) - {paths[0], "--sequence"}:
         sys.exit(__doc__)
     marks = []
     for line in open(paths[0]):

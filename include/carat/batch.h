@@ -33,8 +33,8 @@ typedef struct carat_batch_options {
     int32_t n_slots;               /* 0: 4; at most 64 */
     int32_t queue_max;             /* most jobs that wait for a slot; 0: 64 */
     int32_t gap_ms; /* target time between two tokens of an answer: beside answers, parts of prompts
-                       are cut for it by measured time, and take at least as long as the answers'
-                       rows. 0: 12; -1: parts are not cut */
+                       are cut for it by measured time, and may take at least as long as the
+                       answers' rows. 0: 12; -1: parts are not cut */
 } carat_batch_options;
 
 /* Takes all memory that the batch will need. opt may be NULL: all defaults. On failure *b is NULL;
@@ -78,7 +78,8 @@ CARAT_API void carat_batch_cancel(carat_batch *b, int64_t id);
 CARAT_API bool carat_batch_step(carat_batch *b);
 /* Others wait for the passes of this batch, such as answers of another model whose passes take
  * turns with these. From the next step on, prompts are cut so that a pass takes at most about
- * pass_ms, also if this batch has no answers; not if gap_ms is -1. 0: nobody waits. Belongs to the thread of step. */
+ * pass_ms, or as long as a pass of this batch's own answers takes if that is longer; also if it has
+ * no answers now, but not if gap_ms is -1. 0: nobody waits. Belongs to the thread of step. */
 CARAT_API void carat_batch_share(carat_batch *b, int32_t pass_ms);
 /* Sleeps until there is work, timeout_ms have passed (< 0: no limit) or wake is called. True: there
  * is work. */

@@ -1,8 +1,8 @@
 /* passes.h - the loop of passes: the batches of all loaded models take turns in one thread.
  *
  * A turn is one pass of one batch. While several batches have work, passes with prompts are cut so
- * that an answer waits for the others at most about --token-gap ms. Work is announced with passes_wake;
- * served_submit and served_cancel do so.
+ * that an answer waits for the others at most about --token-gap ms, unless that is 0. Work is
+ * announced with passes_wake; served_submit and served_cancel do so.
  */
 #ifndef APPS_SERVER_PASSES_H
 #define APPS_SERVER_PASSES_H
