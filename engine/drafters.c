@@ -55,6 +55,17 @@ void drafters_close(carat_model *m)
     }
 }
 
+bool drafter_gives_way(carat_model *m, const carat_model_options *opt, const char *why)
+{
+    draft_model *d = m->draft[DRAFTER_MODEL], *l = m->draft[DRAFTER_LOOKUP];
+    if (!opt->draft || strcmp(opt->draft, "auto") != 0 || !d || !l)
+        return false;
+    snprintf(l->why, sizeof l->why, "%.90s, but %.220s", d->why, why);
+    draft_model_close(d);
+    m->draft[DRAFTER_MODEL] = NULL;
+    return true;
+}
+
 status drafters_that_fit(carat_model *m, const carat_model_options *opt,
                          status (*fits)(void *user, const carat_model *m, err *e), void *user,
                          err *e)
@@ -65,13 +76,11 @@ status drafters_that_fit(carat_model *m, const carat_model_options *opt,
     bool any = opt->draft && !strcmp(opt->draft, "auto");
     if (st == E_MEMORY && any && d && l) {
         m->draft[DRAFTER_MODEL] = NULL;
-        if (!fits(user, m, &without)) {
-            snprintf(l->why, sizeof l->why, "%.90s, but there is no room for it: %.190s", d->why,
-                     with.text);
-            draft_model_close(d);
-            return OK;
-        }
+        bool room = !fits(user, m, &without);
         m->draft[DRAFTER_MODEL] = d;
+        snprintf(without.text, sizeof without.text, "there is no room for it: %.190s", with.text);
+        if (room && drafter_gives_way(m, opt, without.text))
+            return OK;
     }
     return st ? err_set(e, st, "%s", with.text) : OK;
 }

@@ -208,7 +208,8 @@ PLAIN_TEST(drafters_of_tensor_splits_change_no_answer)
     drafts_change_nothing(path, toy_model_write(&(toy_model_file){.base = "dense"}));
 }
 
-/* An assistant attends to the model's own keys, which are on all ranks. */
+/* An assistant attends to the model's own keys, which are on all ranks. One that nobody named gives
+ * way to lookup. */
 TEST(mtp_assistants_are_refused_on_several_ranks)
 {
     const char *path = mem_strdup(toy_model_write(&(toy_model_file){.wide_heads = true}));
@@ -217,10 +218,27 @@ TEST(mtp_assistants_are_refused_on_several_ranks)
     CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
     const mtp_rig_file f = {.n_vocab = m->core.n_vocab};
     carat_model_close(m);
-    const carat_model_options o = {
-        .device = devices[1], .split = "tensor", .draft = mtp_rig_write(&f)};
+    const char *file = mtp_rig_write(&f);
+    carat_model_options o = {.device = devices[1], .split = "tensor", .draft = file};
     CHECK_STATUS(carat_model_open(path, &o, &m, &e), E_UNSUPPORTED);
     CHECK_MSG(!m && strstr(e.text, "MTP assistant"), "%s", e.text);
+    AUTO_MEM char *bytes;
+    size_t n;
+    e = (carat_error){0};
+    CHECK_OK(file_read_all(file, 1 << 24, &bytes, &n, &e), e);
+    const carat_bytes held = {bytes, n, "mtp"};
+    o.draft = "auto";
+    o.draft_bytes = &held;
+    o.n_draft_bytes = 1;
+    carat_model_info info;
+    for (int i = 0; i < 2; i++) { /* one device has all keys */
+        o.device = devices[i];
+        CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+        carat_model_get_info(m, &info);
+        CHECK_STR(info.drafter, i ? "lookup" : "mtp");
+        CHECK_MSG(!i || strstr(info.drafter_why, "no device has all keys"), "%s", info.drafter_why);
+        carat_model_close(m);
+    }
 }
 
 /* ---- Sessions ------------------------------------------------------------------------------- */
