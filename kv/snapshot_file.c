@@ -428,6 +428,8 @@ static status read_section(const file_in *f, enum section s, unsigned char *to, 
 
 static status check_layout(const file_in *f, const kv_file_id *id)
 {
+    if (f->entry[LAYOUT].raw != id->layout.n)
+        return damaged(f, "saved with other formats of keys and values");
     unsigned char *text = mem_alloc(id->layout.n + 1);
     if (!text)
         return err_memory(f->e, f->path, id->layout.n);
