@@ -424,8 +424,8 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
     shard part = {0}, of_last = {0};
     if (!w)
         return err_set(s->e, E_UNSUPPORTED,
-                       "tensor %s cannot be divided between devices: it is no layer's "
-                       "(--split tensor)",
+                       "tensor %s cannot be divided between devices (--split tensor): it is no "
+                       "layer's",
                        whole->name);
     status st = part_of(s, &layer, whole, range, &part);
     if (st || (st = part_of(s, &layer, whole, last, &of_last)))
