@@ -33,6 +33,7 @@ say() { echo "$(($(date +%s) - start)) s: $*"; }
 carat=$dir/carat
 check=$dir/cuda_check
 [ -x "$check" ] || check=$dir/emu/check
+[ -x "$carat" ] || { echo "gpus_check: no carat in $dir: make cuda cuda-check builds it, or name its DIRECTORY" >&2 && exit 2; }
 if [ -n "$dry" ]; then
     gpus=${gpus:-0,1,2,3}
     large=tiny-dense mixture=tiny-moe prompt=256 short=64 deep=128 gen=8

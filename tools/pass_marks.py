@@ -21,9 +21,14 @@ def main():
     if len(paths) != 1 or set(sys.argv[1:]) - {paths[0], "--sequence"}:
         sys.exit(__doc__)
     marks = []
-    for line in open(paths[0]):
-        t0, t1, name, shape, _ = line.split()
-        marks.append((int(t1), int(t0), f"{name} {shape}"))
+    try:
+        for line in open(paths[0], encoding="ascii"):
+            t0, t1, name, shape, _ = line.split()
+            marks.append((int(t1), int(t0), f"{name} {shape}"))
+    except OSError as e:
+        sys.exit(f"pass_marks: {paths[0]}: {e.strerror}")
+    except ValueError:
+        sys.exit(f"pass_marks: {paths[0]}: no file of CARAT_MARKS: line {len(marks) + 1} is no mark")
     marks.sort()
     launches = []  # name, first return, first arrival, marks, late
     for t1, t0, name in marks:
@@ -34,6 +39,8 @@ def main():
             last[4] += t1 > last[1] + 300
         else:
             launches.append([name, t1, t0, 1, 0])
+    if len(launches) < 3:
+        sys.exit(f"pass_marks: {paths[0]}: {len(launches)} launches, and a row needs three")
     rows = collections.defaultdict(list)
     for now, after in zip(launches[1:], launches[2:]):
         rows[now[0], after[0]].append(((after[1] - now[1]) / 1e3, (now[1] - now[2]) / 1e3, now[3], now[4]))
