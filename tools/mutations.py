@@ -55,24 +55,22 @@ SMALL_H, BIND, OPS = "backend/cpu/small_int.h", "model/bind.c", "backend/ops.c"
 # ---- Qwen3 ---------------------------------------------------------------------------------
 
 QWEN3, BLOCK = "model/qwen3.c", "model/block.c"
-Q3 = "q = normed(p, q, &L->q_norm, g->eps);"
-K = "k = op_rope(p, normed(p, k, &L->k_norm, g->eps), L->rope);"
+Q3, K_NORM, QKV = ".q_norm = or_null(&L->q_norm),", ".k_norm = or_null(&L->k_norm),", "mat q = op_qkv(p, &of, kv);"
+K, V = "of.k = mat_heads(y[0], d);", "of.v = mat_heads(y[1], d);"
+KEYS_APART = (BLOCK, K_NORM, ""), (BLOCK, ".k_rope = L->rope,", "")
 GLU, UP = "op_glu(p, h, &L->gate, &L->up,", ".up = or_null(&L->up)"
-STORE = "op_kv_store(p, kv, k, v);"
 
 mistake("qwen3", "head size from the width over the heads",
         (QWEN3, "[HD] = s->head_dim,", "[HD] = s->n_embd / s->n_head[0],"))
 mistake("qwen3", "queries normed after the rotation",
-        (BLOCK, Q3, "op_rope(p, q, L->rope); " + Q3),
-        (BLOCK, "op_attend(p, op_rope(p, q, &turn), kv,", "op_attend(p, q, kv,"))
-mistake("qwen3", "keys normed after the rotation",
-        (BLOCK, K, "k = normed(p, op_rope(p, k, L->rope), &L->k_norm, g->eps);"))
-mistake("qwen3", "values normed", (BLOCK, STORE,
-        "op_kv_store(p, kv, k, op_rms_norm(p, v, NULL, g->eps));"))
-mistake("qwen3", "values rotated", (BLOCK, STORE, "op_kv_store(p, kv, k, op_rope(p, v, L->rope));"))
-mistake("qwen3", "attention scale 1",
-        (BLOCK, "&turn), kv, g->scale)", "&turn), kv, 1)"))
-mistake("qwen3", "norm of keys for queries", (BLOCK, Q3, Q3.replace("q_norm", "k_norm")))
+        (BLOCK, Q3, ""), (BLOCK, ".q_rope = &turn,", ""),
+        (BLOCK, QKV, "mat q = op_rms_norm_inplace(p, op_rope(p, op_qkv(p, &of, kv), &turn), &L->q_norm, g->eps);"))
+mistake("qwen3", "keys normed after the rotation", *KEYS_APART,
+        (BLOCK, K, "of.k = op_rms_norm_inplace(p, op_rope(p, mat_heads(y[0], d), L->rope), &L->k_norm, g->eps);"))
+mistake("qwen3", "values normed", (BLOCK, V, "of.v = op_rms_norm(p, mat_heads(y[1], d), NULL, g->eps);"))
+mistake("qwen3", "values rotated", (BLOCK, V, "of.v = op_rope(p, mat_heads(y[1], d), L->rope);"))
+mistake("qwen3", "attention scale 1", (BLOCK, "op_attend(p, q, kv, g->scale)", "op_attend(p, q, kv, 1)"))
+mistake("qwen3", "norm of keys for queries", (BLOCK, Q3, ".q_norm = or_null(&L->k_norm),"))
 mistake("qwen3", "gate and up exchanged", (BLOCK, GLU, "op_glu(p, h, &L->up, &L->gate,"))
 mistake("qwen3", "interleaved rotation, definition",
         (REF, "(size_t)x.cols + pair_at(f, i); double a = v[0], b = v[apart]; "
@@ -124,7 +122,7 @@ LLAMA = "model/llama.c"
 mistake("llama", "half-split rotation", (LLAMA, "rope[PASS_MAIN].interleaved = true", "rope[PASS_MAIN].interleaved = false"))
 mistake("llama", "no divisors of frequencies", (LLAMA, "s->n_rot / 2, &g->rope_factors, &s->scaling}",
         "s->n_rot / 2, NULL, &s->scaling}"))
-mistake("llama", "values rotated", (BLOCK, STORE, "op_kv_store(p, kv, k, op_rope(p, v, L->rope));"))
+mistake("llama", "values rotated", (BLOCK, V, "of.v = op_rope(p, mat_heads(y[1], d), L->rope);"))
 mistake("llama", "no window", (LLAMA, ".window = s->window,", ".window = 0,"))
 mistake("llama", "rows of keys as in the checkpoint",
         (LLAMA, 'T_AS(INTERLEAVE, ALWAYS, W(wk),', 'T(ALWAYS, W(wk),'))
@@ -142,7 +140,7 @@ mistake("mixtral", "router by sigmoid",
         (BLOCK, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, .k = g->n_used"))
 mistake("mixtral", "Ministral 3: no temperature", (BLOCK, "turn.grow = g->temperature;", "turn.grow = 0;"))
 mistake("mixtral", "Ministral 3: temperature of keys",
-        (BLOCK, K, "turn.grow = g->temperature; turn.period = g->period; " + K.replace("L->rope", "&turn")))
+        (BLOCK, ".k_rope = L->rope,", ".k_rope = &turn,"))
 mistake("mixtral", "Ministral 3: another period", (BLOCK, "turn.period = g->period;", "turn.period = g->period + 1;"))
 
 GEMMA3 = "model/gemma3.c"
@@ -151,10 +149,9 @@ mistake("gemma3", "rotations of global and local layers exchanged",
 mistake("gemma3", "windows in the other layers", (GEMMA3, ".window = s->swa[il] ? window : 0", ".window = s->swa[il] ? 0 : window"))
 mistake("gemma3", "queries not normed", (BLOCK, Q3, ""))
 mistake("gemma3", "no norm after attention",
-        (BLOCK, "add_normed(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);",
-         "op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));"))
+        (BLOCK, ".norm = or_null(&L->attn_post_norm), .eps", ".eps"))
 mistake("gemma3", "no norm after the feed-forward",
-        (BLOCK, "add_normed(p, x, y, &L->ffn_post_norm, g->eps);", "op_add(p, x, y);"))
+        (BLOCK, ".y = y, .norm = or_null(&L->ffn_post_norm)}", ".y = y}"))
 mistake("gemma3", "norms without the 1 in conversion",
         (GEMMA3, "r->role == ROLE_NORM || r->role == ROLE_QK_NORM ? 1 : 0;", "0; (void)r;"))
 mistake("gemma3", "the scale of attention by the heads' size",
@@ -168,26 +165,26 @@ mistake("gemma3", "encoder: no dense layers", (GEMMA3, "if (!g->dense_2.n_in || 
 # ---- Qwen3.5: attention --------------------------------------------------------------------
 
 QWEN35, QWEN35_BIND = "model/qwen35.c", "model/qwen35_table.c"
-GATE = "a = op_act_mul(p, mat_columns(both, d, d), a, ACT_SIGMOID);"
-Q35 = "mat q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);"
-BOTH = "mat both = mat_head_rows(mat_heads(op_matmul(p, h, &L->wq), 2 * d));"
+GATE = "mat a = op_attend_gate(p, q, mat_columns(both, d, d), ACT_SIGMOID, kv, of.scale);"
+Q35 = "of.q = mat_columns(both, 0, d);"
+BOTH = "mat both = mat_head_rows(mat_heads(y[2], 2 * d));"
 USED35 = "const turning t = "
 TURN35 = USED35 + "{s->n_rotating, s->theta, s->n_rotating / 2, NULL, &s->scaling}"
 
 mistake("qwen35", "attention's gate by SiLU", (QWEN35, GATE, GATE.replace("SIGMOID", "SILU")))
 mistake("qwen35", "attention's gate by softplus", (QWEN35, GATE, GATE.replace("SIGMOID", "SOFTPLUS")))
-mistake("qwen35", "no gate of attention", (QWEN35, GATE, ""))
-mistake("qwen35", "gate normed", (QWEN35, GATE, "a = op_act_mul(p, op_rms_norm(p, "
-        "mat_columns(both, d, d), &L->q_norm, g->eps), a, ACT_SIGMOID);"))
+mistake("qwen35", "no gate of attention", (QWEN35, GATE, "mat a = mat_flat(op_attend(p, q, kv, of.scale));"))
+mistake("qwen35", "gate normed", (QWEN35, GATE, GATE.replace("mat_columns(both, d, d)",
+        "op_rms_norm(p, mat_columns(both, d, d), &L->q_norm, g->eps)")))
 mistake("qwen35", "gate rotated", (QWEN35, GATE, """mat turned = pass_mat(p, both.rows, 1, d);
         op_copy(p, turned, mat_columns(both, d, d));
         turned = mat_head_rows(op_rope(p, mat_row_heads(turned, g->n_head), L->rope));
-        a = op_act_mul(p, turned, a, ACT_SIGMOID);"""))
+        """ + GATE.replace("mat_columns(both, d, d)", "turned")))
 mistake("qwen35", "queries and gates of a head exchanged",
-        (QWEN35, "mat_columns(both, 0, d), &L->q_norm", "mat_columns(both, d, d), &L->q_norm"),
+        (QWEN35, Q35, "of.q = mat_columns(both, d, d);"),
         (QWEN35, GATE, GATE.replace("d, d", "0, d")))
 mistake("qwen35", "queries and gates as halves of the matrix",
-        (QWEN35, BOTH, """mat w = op_matmul(p, h, &L->wq);
+        (QWEN35, BOTH, """mat w = y[2];
         mat both = pass_mat(p, w.rows * g->n_head, 1, 2 * d);
         for (int32_t i = 0; i < 2; i++) {
             mat half = pass_mat(p, w.rows, 1, w.cols / 2);
@@ -195,15 +192,13 @@ mistake("qwen35", "queries and gates as halves of the matrix",
             op_copy(p, mat_columns(both, i * d, d), mat_head_rows(mat_heads(half, d)));
         }"""))
 mistake("qwen35", "attention's scale by the rotated dims",
-        (QWEN35, "op_rope(p, q, L->rope), kv, 1 / sqrtf((float)d)",
-         "op_rope(p, q, L->rope), kv, 1 / sqrtf((float)d / 4)"))
+        (QWEN35, ".scale = 1 / sqrtf((float)d)}", ".scale = 1 / sqrtf((float)d / 4)}"))
 mistake("qwen35", "queries normed after the rotation",
-        (QWEN35, Q35 + "q = mat_row_heads(q, g->n_head);",
-         """mat q = pass_mat(p, both.rows, 1, d);
-         op_copy(p, q, mat_columns(both, 0, d));
-         q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);
-         q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"""),
-        (QWEN35, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
+        (QWEN35, ".q_norm = &L->q_norm,", ""), (QWEN35, ".q_rope = L->rope,", ""),
+        (QWEN35, Q35, """mat alone = pass_mat(p, both.rows, 1, d);
+         op_copy(p, alone, mat_columns(both, 0, d));
+         of.q = mat_row_heads(alone, g->n_head);"""),
+        (QWEN35, QKV, "mat q = op_rms_norm_inplace(p, op_rope(p, op_qkv(p, &of, kv), L->rope), &L->q_norm, g->eps);"))
 mistake("qwen35", "frequencies by the head's size, not the rotated dims",
         (QWEN35_BIND, TURN35, USED35 + "{s->n_rotating, pow(s->theta, (double)s->n_rotating / s->head_dim), "
          "s->n_rotating / 2, NULL, &s->scaling}"))
@@ -214,8 +209,7 @@ mistake("qwen35", "1 added to the norms again",
             for (int32_t j = 0; j < s->n_embd; j++)
                 ((float *)g->layer[i].norm.data)[j] += 1;
         bind_ranges(m, g, s->n_layer);"""))
-mistake("qwen35", "the other norm of the layer", (QWEN35, "op_rms_norm(p, x, &L->ffn_norm, g->eps)",
-                                                 "op_rms_norm(p, x, &L->norm, g->eps)"))
+mistake("qwen35", "the other norm of the layer", (QWEN35, ".eps = g->eps}, &L->ffn_norm)", ".eps = g->eps}, &L->norm)"))
 
 # ---- Qwen3.5: the delta rule ---------------------------------------------------------------
 
@@ -345,7 +339,7 @@ mistake("qwen35", "sigmoid router", (QWEN35, "const mixture m = {.router = &L->r
 
 SNAP, CACHE = "kv/snapshot.c", "kv/cache.c"
 mistake("states", "snapshots without the convolution's inputs",
-        (SNAP, "host = move_floats(d, c->recur[i].conv, host, p.conv, load);", "host += p.conv;"))
+        (SNAP, "move_floats(d, c->recur[i].conv, host + p.state, (floats){p.conv, p.conv, p.conv, 1}, load);", ""))
 mistake("states", "a new timeline keeps the old one's state",
         (CACHE, "d->clear(d, c->recur[i].state, (p.at_block + head) * sizeof(float));", "(void)d; (void)head;"))
 mistake("states", "a rewind forgets no pending row",
@@ -381,7 +375,7 @@ mistake("convert", "A_log as it is", (SHAPES35, ".neg_exp = how == A_LOG", ".neg
 # ---- Laguna --------------------------------------------------------------------------------
 
 LAGUNA = "model/laguna.c"
-HEAD_GATE = "a = op_act_mul(p, gate, a, ACT_SOFTPLUS);"
+HEAD_GATE = "ACT_SOFTPLUS, kv, g->scale);"
 WINDOW = ".window = s->swa[i] ? s->window : 0,"
 RULE = "rule = {g->sigmoid, or_null(&L->router_bias), NULL, g->expert_factor};"
 FULL = "full = {s->n_rot, s->theta, s->n_rot / 2, NULL, &s->scaling};"
@@ -391,9 +385,9 @@ mistake("laguna", "window one longer", (LAGUNA, WINDOW, ".window = s->swa[i] ? s
 mistake("laguna", "full and window layers exchanged", (LAGUNA, WINDOW, ".window = s->swa[i] ? 0 : s->window,"))
 mistake("laguna", "head gate by a sigmoid", (BLOCK, HEAD_GATE, HEAD_GATE.replace("SOFTPLUS", "SIGMOID")))
 mistake("laguna", "head gate by SiLU", (BLOCK, HEAD_GATE, HEAD_GATE.replace("SOFTPLUS", "SILU")))
-mistake("laguna", "no head gate", (BLOCK, HEAD_GATE, "(void)gate;"))
-mistake("laguna", "head gate of the residual stream", (BLOCK, "mat_heads(op_matmul(p, h, &L->attn_gate)",
-        "mat_heads(op_matmul(p, *x, &L->attn_gate)"))
+mistake("laguna", "no head gate", (BLOCK, "mat a = n == 3 ?", "mat a = n ?"))
+mistake("laguna", "head gate of the residual stream", (BLOCK, "mat_heads(y[3], L->attn_gate.n_out",
+        "mat_heads(op_matmul(p, s->x, &L->attn_gate), L->attn_gate.n_out"))
 mistake("laguna", "softplus without its linear part, kernels",
         (SMALL_H, "(fmaxf(a[i], 0.0f) + log1pf(expf(-fabsf(a[i]))))", "log1pf(expf(-fabsf(a[i])))"))
 mistake("laguna", "softmax router", (BLOCK, RULE, "rule = {false, NULL, NULL, g->expert_factor};"))
@@ -418,8 +412,8 @@ mistake("laguna", "rotated dims of the layer kinds exchanged",
         (LAGUNA, "s->swa[i] ? &g->rope_swa[PASS_MAIN] : &g->rope_full[PASS_MAIN]",
          "s->swa[i] ? &g->rope_full[PASS_MAIN] : &g->rope_swa[PASS_MAIN]"))
 mistake("laguna", "YaRN's factor on all dims",
-        (BLOCK, "mat a = op_attend(p, op_rope(p, q, &turn), kv, g->scale);",
-         "mat a = op_attend(p, op_rope(p, q, &turn), kv, g->scale * (kv->window || !g->sigmoid ? 1 : (1 + 0.1f * logf(32)) "
+        (BLOCK, "ACT_SOFTPLUS, kv, g->scale);",
+         "ACT_SOFTPLUS, kv, g->scale * (kv->window || !g->sigmoid ? 1 : (1 + 0.1f * logf(32)) "
          "* (1 + 0.1f * logf(32))));"),
         (BLOCK, '#include "model/block.h"', '#include "model/block.h"\n#include <math.h>\n'),
         (LAGUNA, "m->window = s->window; return bind_done", "g->rope_full[PASS_MAIN].factor = 1; "
@@ -443,9 +437,8 @@ mistake("importance", "keys turned on instead of back, kernels",
 mistake("importance", "YaRN's factor stays, definition",
         (TAIL, "c = cos(angle) / rope_factor(r), s = sin(angle) / rope_factor(r);", "c = cos(angle), s = sin(angle);"))
 mistake("importance", "queries after the rotation",
-        (BLOCK, "op_tail(p, q, kv, L->rope, g->scale);", ";"),
-        (BLOCK, "mat a = op_attend(p, op_rope(p, q, &turn), kv,",
-         "q = op_rope(p, q, &turn); op_tail(p, q, kv, L->rope, g->scale); mat a = op_attend(p, q, kv,"))
+        (OPS, "if (a->tail) op_tail(p, q, kv, a->k_rope, a->scale); if (a->q_rope) op_rope(p, q, a->q_rope);",
+         "if (a->q_rope) op_rope(p, q, a->q_rope); if (a->tail) op_tail(p, q, kv, a->k_rope, a->scale);"))
 mistake("importance", "every row sees the last key, kernels",
         (TAIL, "int32_t to = s.hi - t0 < n ? (int32_t)(s.hi - t0) : n;", "int32_t to = n;"))
 mistake("importance", "the sum of heads instead of the largest, kernels",
@@ -454,8 +447,8 @@ mistake("importance", "seven rows in the mean", (IMPORTANCE, "for (int32_t t = 0
 mistake("importance", "twelve tokens in the mean", (IMPORTANCE, "n - j <= SMOOTH / 2 ? n : j + SMOOTH / 2 + 1;",
         "n - j <= SMOOTH / 2 ? n : j + SMOOTH / 2;"))
 mistake("importance", "the ends divided by thirteen", (IMPORTANCE, "sum / (double)(to - from)", "sum / SMOOTH"))
-mistake("importance", "no scale of scores", (BLOCK, "op_tail(p, q, kv, L->rope, g->scale);",
-        "op_tail(p, q, kv, L->rope, 1);"))
+mistake("importance", "no scale of scores", (OPS, "op_tail(p, q, kv, a->k_rope, a->scale);",
+        "op_tail(p, q, kv, a->k_rope, 1);"))
 
 # ---- Drafters ------------------------------------------------------------------------------
 # Those that tools/demo/README.md has with acceptance figures are not repeated here.
@@ -466,14 +459,13 @@ mistake("drafters", "DFlash: no features", (DFLASH, "mat x = op_matmul(p, mat_fl
         "mat x = op_scale(p, op_matmul(p, mat_flat(f), &g->fc), 0, NULL);"))
 mistake("drafters", "DFlash: another mask token", (SPEC_DFLASH, "token[i] = x->g->mask_id;", "token[i] = x->g->mask_id + 1;"))
 mistake("drafters", "DFlash: the target's norm instead of the drafter's",
-        (DFLASH, "mat h = op_rms_norm(p, x, &g->out_norm, g->eps);", "mat h = op_rms_norm(p, x, NULL, g->eps);"))
+        (DFLASH, "mat h = res_enter(p, &s, &g->out_norm);", "mat h = op_rms_norm(p, s.x, NULL, g->eps);"))
 mistake("drafters", "DFlash: soft cap missing", (DFLASH, "t->softcap, t->suppress", "0, t->suppress"))
 mistake("drafters", "DFlash: GELU for SiLU", (DFLASH, "ACT_SILU", "ACT_GELU_TANH"))
-mistake("drafters", "DFlash: values normed", (DFLASH, "op_kv_store(p, kv, k, v);",
-        "op_kv_store(p, kv, k, op_rms_norm(p, v, NULL, g->eps));"))
+mistake("drafters", "DFlash: values normed", (DFLASH, ".v = mat_heads(y[1], g->head_dim),",
+        ".v = op_rms_norm(p, mat_heads(y[1], g->head_dim), NULL, g->eps),"))
 mistake("drafters", "DFlash: queries not rotated",
-        (DFLASH, "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);",
-         "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"))
+        (DFLASH, ".q_rope = L->rope,", ""))
 mistake("drafters", "DFlash: slots in the order of the ranks", (SPEC_DFLASH, "p->id[i][j] = (int32_t)y[j];",
         "p->id[i][j] = (int32_t)y[p->n_ranks - 1 - j];"))
 mistake("drafters", "Laguna's DFlash: no norm of features",
@@ -483,13 +475,12 @@ mistake("drafters", "Laguna's DFlash: one norm for all features",
 mistake("drafters", "Laguna's DFlash: context without the layer's norm",
         (DFLASH, "g->laguna ? op_rms_norm(p, x, &L->attn_norm, g->eps) : x", "x"))
 mistake("drafters", "Laguna's DFlash: head gate by a sigmoid",
-        (DFLASH, "mat_heads(op_matmul(p, h, &L->head_gate), 1), a, ACT_SOFTPLUS",
-         "mat_heads(op_matmul(p, h, &L->head_gate), 1), a, ACT_SIGMOID"))
+        (DFLASH, "mat_heads(y[3], 1), ACT_SOFTPLUS", "mat_heads(y[3], 1), ACT_SIGMOID"))
 mistake("drafters", "Laguna's DFlash: no head gate",
-        (DFLASH, "if (g->laguna) a = op_act_mul", "if (0) a = op_act_mul"))
+        (DFLASH, "mat a = g->laguna ?", "mat a = g->n_layer < 0 ?"))
 mistake("drafters", "MTP: hidden vector before the norm",
         (MTP, "op_copy(p, mat_columns(in, d, d), op_matmul(p, hn, &g->post));",
-         "op_copy(p, mat_columns(in, d, d), op_matmul(p, x, &g->post));"))
+         "op_copy(p, mat_columns(in, d, d), op_matmul(p, s.x, &g->post));"))
 mistake("drafters", "MTP: no hidden vector", (MTP, "op_copy(p, mat_columns(in, d, d), h);",
         "op_copy(p, mat_columns(in, d, d), h); op_scale(p, in, 0, NULL);"))
 mistake("drafters", "MTP: hidden vector before the embedding",
@@ -498,11 +489,9 @@ mistake("drafters", "MTP: hidden vector before the embedding",
         (MTP, "op_copy(p, mat_columns(in, d, d), op_matmul(p, hn, &g->post));",
          "op_copy(p, mat_columns(in, 0, d), op_matmul(p, hn, &g->post));"))
 mistake("drafters", "MTP: queries not rotated",
-        (MTP, "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);",
-         "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"))
+        (MTP, ".eps = g->eps, .q_rope = L->rope}", ".eps = g->eps}"))
 mistake("drafters", "MTP: queries not normed",
-        (MTP, "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);",
-         "q = op_rope(p, q, L->rope);"))
+        (MTP, ".q_norm = &L->q_norm, .eps", ".eps"))
 mistake("drafters", "MTP: position one too low", (SPEC_MTP, "list_of(all->pos)[rows] = c;",
         "list_of(all->pos)[rows] = c - 1;"))
 mistake("drafters", "MTP: keys of the layer before", (MTP, "kv_view kv = kvs->view[L->donor];",
@@ -514,23 +503,21 @@ mistake("drafters", "MTP: embedding without its scale",
 mistake("drafters", "MTP: values from the store of keys", (SPEC_MTP, "rows++; } *n_steps = *n_steps <",
         "for (int32_t s = 0; s < d->st.n_kv; s++) { kv_base *b = d->bases + (size_t)rows * "
         "(size_t)d->st.n_kv + s; b->v = b->v ? b->k : NULL; } rows++; } *n_steps = *n_steps <"))
-mistake("drafters", "MTP: layers' factor missing", (MTP, "op_scale(p, x, 1.0f, &L->out_scale);", ""))
+mistake("drafters", "MTP: layers' factor missing", (MTP, ".norm = &L->ffn_post_norm, .scale = &L->out_scale}", ".norm = &L->ffn_post_norm}"))
 mistake("drafters", "MTP: norm after attention missing",
-        (MTP, "op_add_rms_norm(p, x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);",
-         "op_add(p, x, op_matmul(p, mat_flat(a), &L->wo));"))
+        (MTP, ".norm = &L->attn_post_norm, .eps", ".eps"))
 mistake("drafters", "MTP: best token of the second rank", (SPEC_MTP, "o->id[i][r] = (int32_t)best[r];",
         "o->id[i][r] = (int32_t)best[k - 1 - r];"))
 
 # ---- What drafters see of a model ----------------------------------------------------------
 
-MODEL, TAP = "model/model.c", "pass_tap(p, il, x); /* a drafter may read this layer */"
-for _file, _ffn in ((BLOCK, "add_ffn"), (QWEN35, "qwen35_add_ffn")):
-    mistake("taps", f"before {_ffn}", (MODEL, f"if (p->rows->n) {TAP}", ""),
-            (_file, f"if (p->rows->n) {_ffn}(p, g, L, *x);",
-             f"if (p->rows->n) {{ pass_tap(p, il, *x); {_ffn}(p, g, L, *x); }}"))
+MODEL, TAP = "model/model.c", "pass_tap(p, il, s.x); /* a drafter may read this layer */"
+for _file, _ffn in ((BLOCK, "add_ffn(p, g, layer_of(m, il), s, h);"), (QWEN35, "qwen35_add_ffn(p, g, L, s, h);")):
+    mistake("taps", f"before {_ffn.split('(')[0]}", (MODEL, f"if (p->rows->n) {TAP}", ""),
+            (_file, f"if (p->rows->n) {_ffn}", f"if (p->rows->n) {{ pass_tap(p, il, s->x); {_ffn} }}"))
 mistake("taps", "only the wanted rows of the last layer",
         (MODEL, "il == m->n_layer - 1 && pass_last_tap(p) < il", "il == m->n_layer - 1"))
-mistake("taps", "a layer too low", (MODEL, TAP, "pass_tap(p, il + 1, x);"))
+mistake("taps", "a layer too low", (MODEL, TAP, "pass_tap(p, il + 1, s.x);"))
 
 # ---- NextN layers --------------------------------------------------------------------------
 
@@ -548,13 +535,13 @@ mistake("nextn", "the model's norm over the layer's own states",
         (NEXTN, "made_by == NEXTN_BY_MODEL ? model_norm(x) : layer_norm(x)", "model_norm(x)"),
         (NEXTN, "nextn_norm made_by,", "nextn_norm made_by __attribute__((unused)),"))
 mistake("nextn", "the model's norm before the head",
-        (NEXTN, "op_rms_norm(p, y, layer_norm(x), x->g.eps), t->head)",
-         "op_rms_norm(p, y, model_norm(x), x->g.eps), t->head)"))
-mistake("nextn", "no attention", (NEXTN, "qwen35_add_attention(p, &x->g, L, &kv->view[0], y, h);", ""))
-mistake("nextn", "no feed-forward", (NEXTN, "qwen35_add_ffn(p, &x->g, L, y);", ""))
+        (NEXTN, ".next = layer_norm(x)}", ".next = model_norm(x)}"))
+mistake("nextn", "no attention", (NEXTN, "h = qwen35_add_attention(p, &x->g, L, &kv->view[0], &s, h, false);",
+                                  "h = op_rms_norm(p, s.x, &L->ffn_norm, x->g.eps);"))
+mistake("nextn", "no feed-forward", (NEXTN, "qwen35_add_ffn(p, &x->g, L, &s, h);", "(void)h; s.made = 0;"))
 mistake("nextn", "keys without the layer's norm",
-        (NEXTN, "qwen35_store_keys(p, &x->g, x->g.layer, &kv->view[0], h);",
-         "qwen35_store_keys(p, &x->g, x->g.layer, &kv->view[0], y); (void)h;"))
+        (NEXTN, "qwen35_keys(p, &x->g, x->g.layer, &kv->view[0], h);",
+         "qwen35_keys(p, &x->g, x->g.layer, &kv->view[0], y); (void)h;"))
 mistake("nextn", "the token's own hidden state",
         (NEXTN_SPEC, "int32_t before = first + i - 1;", "int32_t before = first + i;"))
 mistake("nextn", "the stream before the last layer",
@@ -575,7 +562,7 @@ CONVERT, SHAPES35 = "apps/convert.c", "model/qwen35_table.c"
 
 mistake("convert", "norms without the 1", (CONVERT, "x[i] += c->add;", "x[i] += 0;"))
 mistake("convert", "decay without the exponential", (CONVERT, "x[i] = -expf(x[i]);", "x[i] = -x[i];"))
-mistake("convert", "columns in their order", (CONVERT, "x[i] = spare[place_before(c, i)];",
+mistake("convert", "columns in their order", (CONVERT, "x[i] = spare[convert_place_before(c, i)];",
         "x[i] = spare[i];"))
 mistake("convert", "rows of queries and keys moved too",
         (SHAPES35, "c.before = in_qkv ? 2 * (uint64_t)s->n_k * (uint64_t)s->dk : 0;", "c.before = 0;"))
@@ -654,8 +641,8 @@ mistake("media", "tokens of a picture see each other with per-layer embeddings",
 mistake("media", "tokens of a picture see each other in full layers too", (MEDIA, "if (m->core.kv[i].window)", "if (m->core.n_kv)"))
 mistake("media", "a chunk cuts a picture", (MEDIA, "int64_t whole = media_whole(m, ids, rows, n);", "int64_t whole = rows < n ? rows : n;"))
 mistake("media", "soft tokens are scaled like embeddings",
-        ("model/gemma4.c", "mat x = op_embed(p, &g->embd, sqrtf((float)g->n_embd)); op_put_soft(p, x);",
-         "mat x = op_embed(p, &g->embd, 1); op_put_soft(p, x); op_scale(p, x, sqrtf((float)g->n_embd), NULL);"))
+        ("model/gemma4.c", "op_embed(p, &g->embd, sqrtf((float)g->n_embd)),", "op_embed(p, &g->embd, 1),"),
+        ("model/gemma4.c", "op_put_soft(p, s.x);", "op_put_soft(p, s.x); op_scale(p, s.x, sqrtf((float)g->n_embd), NULL);"))
 mistake("media", "soft tokens begin a row late", ("engine/pass.c", "run->row0 = part->row0 + i;", "run->row0 = part->row0 + i + (run->n > 1);"))
 mistake("media", "a second run of a picture begins with its first row",
         ("engine/media_work.c", "run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;", "run->at = it->rows;"))
@@ -677,7 +664,7 @@ mistake("media", "outputs of products are not clamped", (CLAMPED, "op_clamp_inpl
 mistake("media", "a bound from below is the one from above", (CLAMPED, '(st = bind_bound(b, name, "output_min", &w->out_low))',
         '(st = bind_bound(b, name, "output_max", &w->out_low))'))
 mistake("media", "scores are scaled", (GEMMA_EYE, "op_attend(p, q, kv, 1);", "op_attend(p, q, kv, 1 / sqrtf((float)g->head_dim));"))
-mistake("media", "values are not normed", (GEMMA_EYE, "op_kv_store(p, kv, k, op_rms_norm_inplace(p, v, NULL, g->eps));", "op_kv_store(p, kv, k, v);"))
+mistake("media", "values are not normed", (GEMMA_EYE, ".v_norm = true,", ""))
 mistake("media", "erf for the tanh of GELU", (GEMMA_EYE, "op_act_mul(p, gu[0], gu[1], ACT_GELU_TANH)", "op_act_mul(p, gu[0], gu[1], ACT_GELU_ERF)"))
 mistake("media", "pixels are 0 to 1 for a tower", (GEMMA_EYE, "g->v.rule.mean[c] += 0.5f * g->v.rule.std[c]; g->v.rule.std[c] *= 0.5f;", ";"))
 mistake("media", "12B: epsilon of the layer norms", (FLAT_EYE, "LAYER_EPS = 1e-5f;", "LAYER_EPS = 1e-6f;"))
@@ -694,7 +681,7 @@ mistake("media", "columns are never first", (RESIZE, "bool columns_first = heigh
 mistake("media", "orientations above 4 keep their sides", (DECODE, "if (h->orientation >= 5) {", "if (h->orientation >= 6) {"))
 mistake("media", "the words' pictures are one too high", ("apps/run_pictures.c", "count_kind(&found, found.n, is_sound(p)));",
         "count_kind(&found, found.n, is_sound(p)) + 1);"))
-mistake("media", "a saved conversation lacks its pictures", ("apps/run_pictures.c", "base64_put(&uri, p->bytes, p->n);", ""))
+mistake("media", "a saved conversation lacks its pictures", ("apps/run_pictures.c", "base64_put(&data, p->bytes, p->n);", ""))
 mistake("media", "native is the default", ("apps/mmproj_options.c", "*n = native ?", "*n = native || !text ?"))
 
 # ---- Sound ----------------------------------------------------------------------------------
@@ -723,7 +710,7 @@ mistake("sound", "cosines before sines", (AUDIO, "x[d * a->n_embd + i] = (float)
 mistake("sound", "convolutions of layers see a later row", ("backend/cpu/audio_ref.c", "mat_row(x, r - (n - 1) + j)[c];", "mat_row(x, r - (n - 1) + j + (r + 1 < y.rows && j == n - 1))[c];"))
 mistake("sound", "no border before the first time", ("backend/cpu/audio_ref.c", "int32_t t = 2 * (first + r / places) - 1,", "int32_t t = 2 * (first + r / places),"))
 mistake("sound", "mel before time in kernels", ("backend/cpu/audio_ref.c", "to[(c * 3 + a) * 3 + b]", "to[(c * 3 + b) * 3 + a]"))
-mistake("sound", "gate and value change places", (EAR, "mat_columns(u, x.cols, x.cols), mat_columns(u, 0, x.cols)", "mat_columns(u, 0, x.cols), mat_columns(u, x.cols, x.cols)"))
+mistake("sound", "gate and value change places", (EAR, "mat_columns(u, n, n), mat_columns(u, 0, n)", "mat_columns(u, 0, n), mat_columns(u, n, n)"))
 mistake("sound", "the swapped norms are not swapped", (EAR, 'W(conv_norm), "conv_norm.weight"', 'W(taps_norm), "conv_norm.weight"'),
         (EAR, 'W(taps_norm), "norm_conv.weight"', 'W(conv_norm), "norm_conv.weight"'))
 mistake("sound", "a band of the convolution is skipped over", (EAR, "op_unfold(p, x, t, n)", "op_unfold(p, x, 0, n)"))
