@@ -303,8 +303,7 @@ static status place_ranks(carat_model *m, const carat_model_options *opt, int32_
         device *d = model_device(m, i);
         st = d->agree ? d->agree(d, m->dev, e) : OK;
     }
-    st = st ? st : model_split(&m->core, m->other, n, e);
-    return st;
+    return st ? st : model_split(&m->core, m->other, n, e);
 }
 
 /* The stages beside the main device, which is open. */
@@ -587,6 +586,8 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     err why = {0};
     if (st || (st = read_stages(opt, &l, e)) || (st = choose_first(m, opt, &l, e)))
         return st;
+    if (!m->dev && !is_stand_in(opt)) /* --split tensor alone lists all GPUs */
+        l = (stage_list){.n = 1};
     if (m->dev && (st = open_stages(m, opt, &l, e)))
         return st;
     if (m->dev && may_choose(opt)) {
@@ -600,7 +601,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
         tell_division(m);
     if (m->dev && st) {
         if (is_named(opt) || lists_gpus(opt) || opt->plan_gpu_mb[0] || is_divided(opt) ||
-            is_limited(opt) || st == E_ARG)
+            is_limited(opt) || m->core.n_ranks || st == E_ARG) /* a model is split once */
             return err_set(e, st, "%s", why.text);
         because(m, "%.250s", why.text);
         close_devices(m);

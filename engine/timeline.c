@@ -634,11 +634,6 @@ int64_t timeline_usable(const timeline *t, kv_way way, const int32_t *ids, int64
 status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
 {
     status st;
-    if (!kv_snapshot_splits(k, t->kv.layout))
-        return err_set(e, E_ARG,
-                       "the snapshot of %lld tokens ends inside a block of a prompt, with the "
-                       "states of %d ranks (--split tensor), and this session has %d",
-                       (long long)k->n, k->n_parts, t->kv.layout->n_parts);
     if (!kv_snapshot_fits(k, t->kv.layout))
         return err_set(e, E_ARG,
                        "the snapshot of %lld tokens does not fit this session: it is of another "

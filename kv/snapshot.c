@@ -678,14 +678,6 @@ static bool same_store(const kv_view *a, const kv_view *b)
            a->k_rot == b->k_rot && a->v_rot == b->v_rot && a->single == b->single;
 }
 
-bool kv_snapshot_splits(const kv_snapshot *s, const kv_layout *l)
-{
-    bool block = false;
-    for (int32_t i = 0; i < l->n_recur && s->n_recur == l->n_recur_whole; i++)
-        block |= has_block(&l->recur[i], s->n);
-    return !block || s->n_parts == l->n_parts;
-}
-
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
 {
     if (s->n_views != l->n_whole || s->n > l->n_ctx || s->n_recur != l->n_recur_whole)
@@ -694,9 +686,10 @@ bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
         if (!same_store(&s->view[i], &l->whole[i]))
             return false;
     for (int32_t i = 0; i < l->n_recur_whole; i++)
-        if (!same_state(&s->recur[i], &l->recur_whole[i]))
+        if (!same_state(&s->recur[i], &l->recur_whole[i]) ||
+            (has_block(&s->recur[i], s->n) && s->n_parts != l->n_parts))
             return false;
-    return kv_snapshot_splits(s, l);
+    return true;
 }
 
 size_t kv_snapshot_page_bytes(const kv_snapshot *s)

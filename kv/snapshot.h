@@ -101,10 +101,8 @@ void kv_snapshot_drop(kv_snapshot *s);
 /* Of n_same common tokens, the number that a cache loaded with s could keep; 0: none. */
 int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same);
 /* True if caches of this layout can load s. Sizes of rings and contexts may differ, and so may
- * splits. */
+ * splits, unless s has a started block of a prompt (recur_base.block). */
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l);
-/* False: s has a started block of a prompt (recur_base.block) of another number of ranks. */
-bool kv_snapshot_splits(const kv_snapshot *s, const kv_layout *l);
 /* Replaces the contents of c. s must be filled and fit. E_LIMIT: the pool of c has too few free
  * pages; then nothing has changed. A cache with a pager may be empty after an error. */
 status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e);

@@ -113,9 +113,11 @@ typedef struct carat_slot_ask {
 CARAT_API carat_status carat_batch_ask_slot(carat_batch *b, const carat_slot_ask *ask,
                                             carat_error *e);
 /* A snapshot of a slot as a file that only its owner may read, complete or not at all, and back:
- * for batches of the same model and the same formats of keys and values. E_FORMAT: it is damaged,
- * or of another model or format; E_UNSUPPORTED: its tokens were computed while keys were left out;
- * E_IO. *n_bytes: of the file. Any thread, as long as the batch is open. */
+ * for batches of the same model and the same formats of keys and values. Devices and
+ * carat_model_options.split may differ. Of models with recurrent layers a GPU's files go to GPUs
+ * alone, and those of a tensor split over several to as many. E_FORMAT: it is damaged, or of
+ * another model or format; E_UNSUPPORTED: its tokens were computed while keys were left out; E_IO.
+ * *n_bytes: of the file. Any thread, as long as the batch is open. */
 CARAT_API carat_status carat_batch_write_snapshot(const carat_batch *b, const carat_snapshot *p,
                                                   const char *path, uint64_t *n_bytes,
                                                   carat_error *e);

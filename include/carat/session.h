@@ -143,11 +143,12 @@ CARAT_API int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *lis
                                        bool clear);
 
 /* An exact copy of a session's state, in host memory. A session that restores it continues bit for
- * bit like the original. Sessions of one model with the same formats of keys and values may
- * exchange snapshots; n_ctx and chunk may differ. One with tokens that were computed while keys
- * were away (kv_resident) goes to sessions of the same pool, policy and kv_tau alone; others refuse
- * it with E_ARG. A snapshot never changes, so several threads may restore it. Free it before its
- * model is closed. */
+ * bit like the original. Sessions of one open model with the same formats of keys and values may
+ * exchange snapshots; n_ctx and chunk may differ. The model may be opened again with other devices
+ * and another carat_model_options.split: it takes files of them (carat_batch_write_snapshot). One
+ * with tokens that were computed while keys were away (kv_resident) goes to sessions of the same
+ * pool, policy and kv_tau alone; others refuse it with E_ARG. A snapshot never changes, so several
+ * threads may restore it. Free it before its model is closed. */
 typedef struct carat_snapshot carat_snapshot;
 /* On failure *p is NULL. E_ARG: the session is empty; E_LIMIT: its rings do not reach back far
  * enough; E_MEMORY; E_IO, E_FORMAT: a page of keys in a file cannot be read. */

@@ -272,6 +272,34 @@ static status check_lost(rig *g, const char *path, err *e)
         verdict(g, "faults", "models on a GPU beside one that is lost", n_wrong, 0);
     return st;
 }
+
+/* A tensor split over all GPUs. One of them cannot be opened: it is one of the CPU. What the GPUs
+ * are refused for is told: a model is split once. */
+static status check_lost_rank(rig *g, const char *path, err *e)
+{
+    const carat_model_options all = {.split = "tensor", .card = "8.6", .strict = true};
+    carat_model_options plain = all;
+    carat_model *m = NULL;
+    int n_wrong = 0;
+    setenv("CARAT_PROMPTS", "bf16", 1);
+    err why = {0};
+    const status refused = carat_model_open(path, &all, &m, &why);
+    n_wrong += refused != E_UNSUPPORTED || !strstr(why.text, "cuda");
+    if (n_wrong)
+        printf("       %d: %s\n", (int)refused, why.text);
+    carat_model_close(m);
+    m = NULL;
+    emu_lose_gpu(1);
+    plain.strict = false;
+    status st = carat_model_open(path, &plain, &m, e);
+    n_wrong += !st && (device_bare(m->dev)->kind == DEVICE_CUDA || m->core.n_ranks != 1);
+    carat_model_close(m);
+    emu_lose_gpu(-1);
+    unsetenv("CARAT_PROMPTS");
+    if (!st)
+        verdict(g, "faults", "a tensor split beside a GPU that is lost", n_wrong, 0);
+    return st;
+}
 #endif
 
 static void check_split(rig *g, const char *split)
@@ -286,7 +314,7 @@ static void check_split(rig *g, const char *split)
     if (!split)
         st = check_rings(g, &e);
 #ifdef EMU_CAN_FAIL
-    st = st || split ? st : check_lost(g, path, &e);
+    st = st ? st : split ? check_lost_rank(g, path, &e) : check_lost(g, path, &e);
 #endif
     for (int32_t k = g->brief; k < (g->brief ? 2 : STAGES) && !st; k++)
         for (int i = 0; i < MOMENTS && !st; i++) {
