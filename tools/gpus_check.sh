@@ -120,7 +120,7 @@ fi
 
 # ---- Bits: logits of several families, and greedy text ----
 tokens=2$(seq -s '' -f ',%g' 3 66)
-sizes="tiny-dense tiny-moe tiny-ple tiny-qwen35"
+sizes="tiny-dense tiny-moe tiny-ple tiny-qwen35-keys" # the last: recurrent layers that four ranks can share
 [ -n "$dry" ] || sizes="$sizes e4b"
 for size in $sizes; do
     synth "$size" "$out/m.gguf"
