@@ -38,7 +38,7 @@ typedef struct device_options {
             "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)",       \
             .words = "auto cpu cuda cuda:0"),                                                      \
         OPT_STR(T, where.gpus, "gpus", 0, "LIST",                                                  \
-                "several GPUs, such as 0,1, which share the model (--split); auto (default): "      \
+                "several GPUs, such as 0,1, which share the model (--split); auto (default): "     \
                 "one if the model fits it, else as many as it needs"),                             \
         OPT_STR(T, where.gpu_split, "gpu-split", 0, "LIST",                                        \
                 "in which proportion they have layers, such as 3,1 (default: by their memory)",    \

@@ -105,11 +105,12 @@ typedef struct weight {
      * NULL: it is one piece of the file. */
     struct weight_pieces *pieces;
     bool first_rank; /* of a tensor split: rank 0 alone has it, and gives what it computes */
-    /* Of a tensor split: outputs of the matrix of which these are some, or n_out. A device's choices
-     * follow it, so that bits are those of any number of ranks. 0: the model is not split so. */
+    /* Of a tensor split: outputs of the matrix of which these are some, or n_out. A device's
+     * choices follow it, so that bits are those of any number of ranks. 0: the model is not split
+     * so. */
     int32_t n_out_all;
-    bool gather;     /* rows are gathered, never multiplied: no device repacks it */
-    int8_t side;     /* which of a pass's devices has it: pass.h */
+    bool gather; /* rows are gathered, never multiplied: no device repacks it */
+    int8_t side; /* which of a pass's devices has it: pass.h */
     void *packed;
     size_t packed_bytes;
     int32_t packed_kind; /* device's own numbering */

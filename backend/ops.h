@@ -487,10 +487,12 @@ struct device {
      * send.
      */
     void (*follow)(device *d, device *before);
-    /* Do ops of d read memory of `other`, of its kind, where it is? The caller orders both. NULL: no. */
+    /* Do ops of d read memory of `other`, of its kind, where it is? The caller orders both. NULL:
+     * no. */
     bool (*reaches)(device *d, const device *other);
-    /* Ranks of a tensor split must compute the same bits: d takes over what `first`, of its kind, has
-     * found out about itself. E_UNSUPPORTED: it cannot compute as that one does. NULL: it does. */
+    /* Ranks of a tensor split must compute the same bits: d takes over what `first`, of its kind,
+     * has found out about itself. E_UNSUPPORTED: it cannot compute as that one does. NULL: it does.
+     */
     status (*agree)(device *d, const device *first, err *e);
     /* Large transfers: `move` starts one, in order with the passes; `moved` waits for all. Host
      * memory is best taken from host_alloc, which any thread may call. All NULL: upload, download

@@ -269,8 +269,8 @@ static mat own_sum(pass *p, const cut_product *c)
     return y;
 }
 
-/* y = (s0 + s1) + (s2 + s3). of: the ranks' sums, in their order. Of three ranks the first has s0 + s1
- * already. room: of one sum. */
+/* y = (s0 + s1) + (s2 + s3). of: the ranks' sums, in their order. Of three ranks the first has s0 +
+ * s1 already. room: of one sum. */
 static void add_sums(pass *p, mat y, mat room, const mat *of)
 {
     void (*add)(pass *, mat, mat, mat) = p->dev->op->add;
@@ -291,8 +291,9 @@ static mat sum_over_ranks(pass *p, const cut_product *c)
     mat y = pass_mat(p, c->x.rows, 1, c->w->segment->n_out);
     size_t mark = pass_mark(p);
     mat own = own_sum(p, c), room = pass_mat(p, y.rows, 1, y.cols), of[RANKS_MAX] = {{0}};
-    rank_post post = {
-        .mine = own.at, .n_bytes = (size_t)y.rows * (size_t)y.stride * sizeof *y.at, .waits = direct};
+    rank_post post = {.mine = own.at,
+                      .n_bytes = (size_t)y.rows * (size_t)y.stride * sizeof *y.at,
+                      .waits = direct};
     for (int32_t i = 0; i < p->n_ranks; i++) {
         of[i] = i == p->rank ? own : pass_mat(p, y.rows, 1, y.cols);
         post.to[i] = i == p->rank ? NULL : of[i].at;

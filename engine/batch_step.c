@@ -255,8 +255,7 @@ static void take_pass(carat_batch *b, const pass_rows *n, double ms)
         s->st = s->by->take(s, &b->part[k], &s->e);
     }
     rounds_absorb(b->rounds);
-    rounds_tell(b->rounds, ms, n->answers.rows + n->prompts.rows, n->prompts.rows > 0,
-                b->w.fresh);
+    rounds_tell(b->rounds, ms, n->answers.rows + n->prompts.rows, n->prompts.rows > 0, b->w.fresh);
     for (int32_t k = 0; k < n->n_parts; k++) {
         slot *s = &b->slot[b->part_slot[k]];
         if (s->st || slot_done(s))

@@ -294,10 +294,11 @@ static status place_ranks(carat_model *m, const carat_model_options *opt, int32_
     const draft_model *draft = m->draft[DRAFTER_MODEL];
     if (n > 1 && draft && draft->class == &draft_mtp &&
         !drafter_gives_way(m, opt, "with --split tensor no device has all keys, which it reads"))
-        return err_set(e, E_UNSUPPORTED,
-                       "%s is an MTP assistant, which reads the model's keys (--draft): with --split "
-                       "tensor no device has all of them",
-                       draft->core.name);
+        return err_set(
+            e, E_UNSUPPORTED,
+            "%s is an MTP assistant, which reads the model's keys (--draft): with --split "
+            "tensor no device has all of them",
+            draft->core.name);
     status st = OK;
     for (int32_t i = 1; i < n && !st; i++) {
         device *d = model_device(m, i);
@@ -511,8 +512,8 @@ static stage_list largest(const uint64_t *n_bytes, int32_t n_gpus, int32_t n)
 }
 
 /* The first GPU is open; those before it cannot be. If the model does not fit it whole, the others
- * are tried, then two of them, and more. If it fits no number of them, a mixture takes one, which has slots for experts,
- * another model all of them. Leaves the chosen ones open. */
+ * are tried, then two of them, and more. If it fits no number of them, a mixture takes one, which
+ * has slots for experts, another model all of them. Leaves the chosen ones open. */
 static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
 {
     uint64_t n_bytes[CARAT_GPUS_MAX] = {0};

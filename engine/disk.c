@@ -74,8 +74,8 @@ static void put_u64(hash_stream *h, uint64_t v)
     hash_put(h, b, 8);
 }
 
-/* Hashes metadata, shapes and samples of every tensor: a fine-tune changes every tensor. How a model
- * is split is not part of it, as its devices are not. */
+/* Hashes metadata, shapes and samples of every tensor: a fine-tune changes every tensor. How a
+ * model is split is not part of it, as its devices are not. */
 static void model_identity(const model *m, hash_stream *h, uint64_t id[2])
 {
     const gguf *g = &m->file;

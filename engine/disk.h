@@ -13,8 +13,8 @@
  * A model's files are the same on all devices and under all splits. Keys that others computed may
  * differ in last bits from those that a program would compute.
  *
- * Beyond that, no answer depends on a file. An unreadable file is removed and its tokens are computed; a failed
- * write is skipped. The last error message of either kind is kept for disk_info.
+ * Beyond that, no answer depends on a file. An unreadable file is removed and its tokens are
+ * computed; a failed write is skipped. The last error message of either kind is kept for disk_info.
  *
  * find, load and offer belong to the thread that runs passes.
  */

@@ -18,8 +18,8 @@
 /* How a model is split. The first two have the same bits, and so have all others. */
 static const struct split {
     const char *device, *split;
-} splits[] = {{"cpu", NULL},          {"cpu,cpu,cpu", "layers"},    {"cpu", "tensor"},
-              {"cpu,cpu", "tensor"},  {"cpu,cpu,cpu", "tensor"},    {"cpu,cpu,cpu,cpu", "tensor"}};
+} splits[] = {{"cpu", NULL},         {"cpu,cpu,cpu", "layers"}, {"cpu", "tensor"},
+              {"cpu,cpu", "tensor"}, {"cpu,cpu,cpu", "tensor"}, {"cpu,cpu,cpu,cpu", "tensor"}};
 enum { SPLITS = sizeof splits / sizeof *splits, N = 100, BEFORE = 90, MAX_VOCAB = 512 };
 
 static const char *made(const char *size, const char *type)
@@ -45,8 +45,7 @@ static void rig_open(rig *r, const char *path, int k)
 {
     carat_error e = {0};
     carat_batch_options bo = {.session = options, .n_slots = 1};
-    carat_model_options o = {
-        .device = splits[k].device, .split = splits[k].split, .n_threads = 1};
+    carat_model_options o = {.device = splits[k].device, .split = splits[k].split, .n_threads = 1};
     CHECK_OK(carat_model_open(path, &o, &r->m, &e), e);
     CHECK_OK(carat_batch_open(r->m, &bo, &r->b, &e), e);
     CHECK_OK(carat_session_open(r->m, &options, &r->s, &e), e);
@@ -150,8 +149,8 @@ static void kept(const char *dir, carat_session_options o)
         CHECK_OK(carat_eval(s, ids, LONG, logits[k], &reused, &e), e);
         CHECK_MSG(k ? reused >= LONG - 64 : !reused, "%s, split %d: %lld", dir, k,
                   (long long)reused);
-        CHECK_MSG(!k || k == 2 || !memcmp(logits[k], logits[k - 1], sizeof *logits),
-                  "%s, split %d", dir, k);
+        CHECK_MSG(!k || k == 2 || !memcmp(logits[k], logits[k - 1], sizeof *logits), "%s, split %d",
+                  dir, k);
         carat_session_close(s);
         carat_model_close(m);
     }
@@ -212,7 +211,8 @@ PLAIN_TEST(files_of_ranks_are_the_same_byte_for_byte)
             carat_session_close(s); /* writes */
             carat_model_close(m);
             read_kept(o.cache_dir, k == 2 ? &want : &got);
-            CHECK_MSG(k == 2 || (got.n == want.n && !memcmp(str_text(&got), str_text(&want), got.n)),
+            CHECK_MSG(k == 2 ||
+                          (got.n == want.n && !memcmp(str_text(&got), str_text(&want), got.n)),
                       "pool %d, split %d: %zu bytes, %zu", pool, k, got.n, want.n);
             str_free(&got);
         }

@@ -45,8 +45,8 @@ typedef struct kv_spec {
     const rope *k_rope;
     const weight *sinks; /* as in kv_view */
     int32_t head_all, head_kv_all;
-    int8_t side;         /* which of the model's devices has the layer: pass.h */
-    int32_t head0;       /* of a part (kv_want_layout): the number of its first KV head */
+    int8_t side;   /* which of the model's devices has the layer: pass.h */
+    int32_t head0; /* of a part (kv_want_layout): the number of its first KV head */
     kv_inside inside;
 } kv_spec;
 
@@ -95,24 +95,24 @@ typedef struct kv_layout_bytes {
 } kv_layout_bytes;
 
 typedef struct kv_layout {
-    int32_t n;            /* stores */
-    kv_view *view;        /* [n], id == index */
-    int32_t n_recur;      /* recurrent layers */
-    recur_view *recur;    /* [n_recur], id == index */
+    int32_t n;         /* stores */
+    kv_view *view;     /* [n], id == index */
+    int32_t n_recur;   /* recurrent layers */
+    recur_view *recur; /* [n_recur], id == index */
     /* What the parts make up: shapes alone. Store i is part i / n_whole of whole store i % n_whole;
      * so are recurrent layers. Several parts may have copies of a head. */
     int32_t n_parts, n_whole, n_recur_whole;
     kv_view *whole;          /* [n_whole] */
     recur_view *recur_whole; /* [n_recur_whole] */
     int32_t *head0;          /* [n]: the first head of each in its whole store */
-    int32_t recur_block;  /* the largest of their blocks; 0: none has any */
-    int32_t n_ctx;        /* most tokens a timeline may hold */
-    int32_t n_pool_pages; /* of a pool; 0: all stores are rings */
-    int32_t n_table;      /* entries of a cache's table of pages */
-    int32_t rows_max;     /* most rows of one sequence in a pass */
-    int32_t n_ring_slots; /* the largest ring; 0 if all stores are linear */
-    bool rows_inside;     /* a view is of KV_INSIDE_ROWS or _BLOCKS */
-    bool axes;            /* rows have positions on axes, beside their position */
+    int32_t recur_block;     /* the largest of their blocks; 0: none has any */
+    int32_t n_ctx;           /* most tokens a timeline may hold */
+    int32_t n_pool_pages;    /* of a pool; 0: all stores are rings */
+    int32_t n_table;         /* entries of a cache's table of pages */
+    int32_t rows_max;        /* most rows of one sequence in a pass */
+    int32_t n_ring_slots;    /* the largest ring; 0 if all stores are linear */
+    bool rows_inside;        /* a view is of KV_INSIDE_ROWS or _BLOCKS */
+    bool axes;               /* rows have positions on axes, beside their position */
     int32_t reach; /* of rings of KV_INSIDE_ROWS: their window, which is on both sides; 0: none */
     kv_layout_bytes all, side[PASS_SIDES_MAX]; /* all: the sum of the sides */
     device *dev[PASS_SIDES_MAX];               /* as wanted */
@@ -124,8 +124,8 @@ typedef struct kv_want_layout {
     int32_t n;
     const recur_view *recur; /* [n_recur]: shapes and sides of the recurrent layers */
     int32_t n_recur;
-    int32_t n_parts; /* stores and recurrent layers are those of so many ranks, one behind the other,
-                        each with some of the heads; 0: 1 */
+    int32_t n_parts;      /* stores and recurrent layers are those of so many ranks, one behind the
+                             other,      each with some of the heads; 0: 1 */
     int32_t journal_rows; /* most rows of a sequence in a pass that may be dropped; 0: 1 */
     kv_choice choice;
     int32_t n_ctx, rows_max;

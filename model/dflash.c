@@ -131,7 +131,9 @@ mat dflash_forward(pass *p, const model *m, const kv_layout *kv, int32_t k)
         p->il = il;
         mat hl = res_enter(p, &s, &g->layer[il].attn_norm);
         size_t mark = pass_mark(p);
-        s.next = !last ? &g->layer[il + 1].attn_norm : res_rows_stay(p, false) ? &g->out_norm : NULL;
+        s.next = !last                     ? &g->layer[il + 1].attn_norm
+                 : res_rows_stay(p, false) ? &g->out_norm
+                                           : NULL;
         block_layer(p, g, &g->layer[il], &kv->view[il], &s, hl);
         pass_release(p, mark);
     }

@@ -23,8 +23,8 @@ typedef struct res_stream {
 mat res_enter(pass *p, res_stream *s, const weight *w);
 /* r->eps is set here. */
 void res_leave(pass *p, res_stream *s, residual r);
-/* Of a layer after which only the wanted rows go on: are these the rows that it leaves? cut: it cuts
- * them itself. If not, its norm would be of too many rows, and `next` is NULL. */
+/* Of a layer after which only the wanted rows go on: are these the rows that it leaves? cut: it
+ * cuts them itself. If not, its norm would be of too many rows, and `next` is NULL. */
 bool res_rows_stay(const pass *p, bool cut);
 
 #endif

@@ -179,7 +179,8 @@ static void add_span(shard *s, int64_t first, int64_t n)
 
 static status refuse(const shard_tensor *t, const char *why, err *e)
 {
-    return err_set(e, E_UNSUPPORTED, "tensor %s cannot be divided between devices (--split tensor): %s", t->name,
+    return err_set(e, E_UNSUPPORTED,
+                   "tensor %s cannot be divided between devices (--split tensor): %s", t->name,
                    why);
 }
 
@@ -262,7 +263,8 @@ static status cut_delta(const shard_layer *l, const shard_tensor *t, shard_kind 
 {
     if (l->n_k < SHARD_SEGMENTS || l->n_v % l->n_k)
         return err_set(e, E_UNSUPPORTED,
-                       "tensor %s cannot be divided between devices (--split tensor): %d key heads for %d value "
+                       "tensor %s cannot be divided between devices (--split tensor): %d key heads "
+                       "for %d value "
                        "heads, expected %d or more",
                        t->name, l->n_k, l->n_v, SHARD_SEGMENTS);
     const int64_t first = before(l->n_k, range.from), n = before(l->n_k, range.to) - first;
@@ -287,7 +289,8 @@ static status check_blocks(const shard_tensor *t, const shard *s, err *e)
     for (int32_t i = 0; i < s->n; i++)
         if (s->span[i].first % f->block_n || s->span[i].n % f->block_n)
             return err_set(e, E_UNSUPPORTED,
-                           "tensor %s cannot be divided between devices (--split tensor): a cut would be inside a "
+                           "tensor %s cannot be divided between devices (--split tensor): a cut "
+                           "would be inside a "
                            "block of %d inputs (%s)",
                            t->name, f->block_n, f->name);
     return OK;

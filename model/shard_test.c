@@ -163,12 +163,13 @@ TEST(shards_make_up_every_tensor_of_every_family)
 {
     static const struct {
         const char *size, *mix;
-    } of[] = {{"tiny-dense", "f32"},       {"tiny-moe", "bf16"},    {"tiny-ple", "f32"},
-              {"tiny-all", "q8_0"},        {"tiny-qwen3", "f16"},   {"tiny-qwen3moe", "f32"},
-              {"tiny-llama3", "f32"},      {"tiny-mixtral", "f32"}, {"tiny-ministral3", "f32"},
-              {"tiny-gpt-oss", "f32"},     {"tiny-gemma3", "f32"},  {"tiny-qwen3-vl", "f32"},
-              {"tiny-qwen3-vl-moe", "f32"}, {"tiny-qwen35-keys", "bf16"}, {"tiny-qwen3moe", "q8_0"},
-              {"tiny-qwen35moe-keys", "f32"}};
+    } of[] = {
+        {"tiny-dense", "f32"},         {"tiny-moe", "bf16"},         {"tiny-ple", "f32"},
+        {"tiny-all", "q8_0"},          {"tiny-qwen3", "f16"},        {"tiny-qwen3moe", "f32"},
+        {"tiny-llama3", "f32"},        {"tiny-mixtral", "f32"},      {"tiny-ministral3", "f32"},
+        {"tiny-gpt-oss", "f32"},       {"tiny-gemma3", "f32"},       {"tiny-qwen3-vl", "f32"},
+        {"tiny-qwen3-vl-moe", "f32"},  {"tiny-qwen35-keys", "bf16"}, {"tiny-qwen3moe", "q8_0"},
+        {"tiny-qwen35moe-keys", "f32"}};
     for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
         listed l;
         int32_t n_cut = 0;

@@ -28,9 +28,9 @@ typedef struct splitter {
     model *m;
     int32_t n; /* ranks */
     int32_t n_whole;
-    weight **at;   /* [n_whole] its weights */
-    weight *whole; /* [n_whole] copies of them, not cut */
-    kv_spec *kv;   /* [n_kv] its stores */
+    weight **at;       /* [n_whole] its weights */
+    weight *whole;     /* [n_whole] copies of them, not cut */
+    kv_spec *kv;       /* [n_kv] its stores */
     recur_view *recur; /* [n_recur] */
     int32_t n_kv, n_recur;
     err *e;
@@ -170,9 +170,8 @@ static status joined_part(const splitter *s, const shard_layer *layer, const wei
     status st = shard_of(layer, &all, range, &three, s->e);
     for (int32_t i = 0; i < three.n && !st; i++)
         if (three.span[i].first >= row0 && three.span[i].first < row0 + w->n_out)
-            *out = (shard){.axis = SHARD_OUT,
-                           .n = 1,
-                           .span = {{three.span[i].first - row0, three.span[i].n}}};
+            *out = (shard){
+                .axis = SHARD_OUT, .n = 1, .span = {{three.span[i].first - row0, three.span[i].n}}};
     return st;
 }
 
@@ -440,7 +439,7 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
     if (w->n_mat > 1 && part.axis == SHARD_OUT)
         return cut_experts(s, &layer, whole, range, w);
     if (w->n_mat > 1 && part.axis == SHARD_IN && !part.partial)
-        return OK; /* its segments have their biases */
+        return OK;                             /* its segments have their biases */
     if (part.partial && part.axis == SHARD_IN) /* its segments are loaded, not itself */
         w->n_in = (int32_t)shard_size(&part);
     else if (part.axis != SHARD_WHOLE)
@@ -448,7 +447,8 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
     if (!st && !part.partial)
         st = cut_adapters(s, whole, part.axis == SHARD_WHOLE ? NULL : &part, w);
     return st             ? st
-           : part.partial ? cut_segments(s, &layer, whole, range, w) : model_remember(s->m, w, s->e);
+           : part.partial ? cut_segments(s, &layer, whole, range, w)
+                          : model_remember(s->m, w, s->e);
 }
 
 static status cut_weights(const splitter *s)

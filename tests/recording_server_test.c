@@ -379,8 +379,8 @@ TEST(a_stream_goes_on_while_its_model_is_loaded)
     CHECK(http_read_until(ended, &seen, ": the server"));
     close(ended);
     CHECK_EQ((int)http_metric(&s, "carat_requests_active"), 3);
-    for (double until = clock_ms() + PATIENCE_MS; !(http_metric(&s, "carat_busy_seconds_total") > 0);
-         usleep(20000))
+    for (double until = clock_ms() + PATIENCE_MS;
+         !(http_metric(&s, "carat_busy_seconds_total") > 0); usleep(20000))
         CHECK(clock_ms() < until);
     http_call(&r, &s, "DELETE", "/v1/stream?conv_id=ended", NULL, NULL);
     response_free(&r);

@@ -124,7 +124,8 @@ TEST(slots_are_saved_restored_and_erased)
     /* Another model, and another format of keys. */
     served_start(&s, ARGS("-m", toy_model_write(&(toy_model_file){.seed = 9}), "--ctx", "512", "-t",
                           "1", "--slot-save-path", directory()));
-    says(&s, "/slots/0?action=restore", "{\"filename\":\"a.bin\"}", 400, "saved with another model");
+    says(&s, "/slots/0?action=restore", "{\"filename\":\"a.bin\"}", 400,
+         "saved with another model");
     stop(&s);
     start_toy(&s, ARGS("--kv-type", "q8_0", "--slot-save-path", directory()));
     says(&s, "/slots/0?action=restore", "{\"filename\":\"a.bin\"}", 400,

@@ -571,8 +571,8 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     c->split = cu_split_limits(c->facts.shared_block);
     if (!r)
         r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_wide_init() |
-                          cu_wide8_init() | cu_one_init() | cu_ple_init() | cu_experts_init() | cu_vec_init() |
-                          cu_grouped_init() | cu_rows_init() | cu_flash_init() |
+                          cu_wide8_init() | cu_one_init() | cu_ple_init() | cu_experts_init() |
+                          cu_vec_init() | cu_grouped_init() | cu_rows_init() | cu_flash_init() |
                           cu_split_init(c->split) | cu_split8_init(c->facts.shared_block) |
                           cu_split512_init(c->facts.shared_block) | cu_chain_init() |
                           cu_skip_init(c->facts.shared_block) | cu_select_init() |

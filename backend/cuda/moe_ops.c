@@ -429,8 +429,8 @@ bool cuda_moe_parts(pass *p, mat parts, mat x, routing r, const weight *down)
 {
     cuda_device *c = cuda_of(p);
     if (x.rows <= REHEARSED_ROWS || !cuda_few(p) || down->bias || down->n_mat_all ||
-        !cuda_loaded(p, down) ||
-        cuda_is_float(cuda_kind(p, down)) || (!p->dry && cuda_offload_of(c, down)))
+        !cuda_loaded(p, down) || cuda_is_float(cuda_kind(p, down)) ||
+        (!p->dry && cuda_offload_of(c, down)))
         return false;
     dev_quant q = cuda_quant(p, by_pair(x), false, true);
     if (cuda_idle(p, x))

@@ -352,10 +352,11 @@ static void multiply(pass *p, const mat *y, mat x, const weight *const *w, int32
     dev_quant q = x.rows == 1 ? row_copy(p, cuda_mat(x)) : cuda_quant(p, cuda_mat(x), false, false);
     for (int32_t i = 0; i < n && !p->dry; i++) {
         const float *bias = cuda_vector(p, w[i]->bias);
-        job[i] = (one_product){.p = {.w = cuda_answers_view(w[i]), .n_out = w[i]->n_out, .bias = bias},
-                               .floats = q.q ? NULL : x.at,
-                               .timed = timed,
-                               .times = times};
+        job[i] =
+            (one_product){.p = {.w = cuda_answers_view(w[i]), .n_out = w[i]->n_out, .bias = bias},
+                          .floats = q.q ? NULL : x.at,
+                          .timed = timed,
+                          .times = times};
         job[i].p.x = q;
         job[i].p.y = cuda_mat(y[i]);
     }

@@ -144,8 +144,8 @@ static inline bool cuda_pairs(const pass *p, const weight *gate, const weight *u
 }
 
 /* For products of answers, and of prompts by int8. They add a row's parts in an order that follows
- * n_tile, and find its end by n_out. So n_tile is that of the whole matrix, where w is a rank's part
- * of it (weight.n_out_all). */
+ * n_tile, and find its end by n_out. So n_tile is that of the whole matrix, where w is a rank's
+ * part of it (weight.n_out_all). */
 static inline packed cuda_answers_view(const weight *w)
 {
     packed v = cuda_view(w);
@@ -157,7 +157,8 @@ static inline packed cuda_answers_view(const weight *w)
 static inline product_args cuda_pair_args(const weight *gate, const weight *up, int32_t n_ff,
                                           act_kind act)
 {
-    product_args a = {.w = cuda_answers_view(gate), .n_out = n_ff, .glu = true, .silu = act == ACT_SILU};
+    product_args a = {
+        .w = cuda_answers_view(gate), .n_out = n_ff, .glu = true, .silu = act == ACT_SILU};
     a.up = up ? cuda_answers_view(up) : a.w;
     a.up_row = up ? 0 : n_ff;
     return a;

@@ -79,8 +79,8 @@ void cuda_follow(device *d, device *before)
 }
 
 /* The recording of a leg has the copy and no events. The recorded pass is ordered behind all
- * earlier work of the receiver, whose next leg follows the recording (pass_next_leg). Ranks have one
- * recording, and copies between them have their events in it. */
+ * earlier work of the receiver, whose next leg follows the recording (pass_next_leg). Ranks have
+ * one recording, and copies between them have their events in it. */
 void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early)
 {
     cuda_device *c = d->self, *there = other->self;

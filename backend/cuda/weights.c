@@ -3,9 +3,9 @@
  *     file --threads--> two pinned buffers --copy--> raw bytes --pack.cu--> planes
  *
  * One buffer is filled while the other is copied. Weights of floats and gathered tables skip the
- * raw bytes: they stay as in the file. A part of a matrix (model/tensor_split.c) has gaps between its
- * rows or matrices in the file; what is copied has none. Buffers, threads and raw memory are freed
- * when the first pass begins.
+ * raw bytes: they stay as in the file. A part of a matrix (model/tensor_split.c) has gaps between
+ * its rows or matrices in the file; what is copied has none. Buffers, threads and raw memory are
+ * freed when the first pass begins.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/pool.h"

@@ -49,7 +49,8 @@ typedef struct failing {
 static status open_failing(failing *t, const char *path, err *e)
 {
     const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
-    status st = carat_model_open(path, &(carat_model_options){.gpus = "0,0,0", .split = t->split}, &t->m, e);
+    status st = carat_model_open(path, &(carat_model_options){.gpus = "0,0,0", .split = t->split},
+                                 &t->m, e);
     st = st ? st : carat_session_open(t->m, &so, &t->s, e);
     st = st ? st : carat_eval(t->s, t->f->tokens, PROMPT, t->x, NULL, e);
     for (int32_t i = 0; i < WARM && !st; i++) /* recorded and replayed */
@@ -149,8 +150,8 @@ static status check_fault(rig *g, const char *path, const fidelity *f, const cha
         emu_fault_after(stream_of(t.m, k), n, how);
         int kept = 0, wrong = wrong_ends(&t, when != IN_TOKEN, &kept) + other_fails(&t, path);
         close_failing(&t);
-        const char *what =
-            text("%s %d %s in %s", split ? "rank" : "stage", k, how == EMU_STALL ? "stalls" : "fails", moment_name[when]);
+        const char *what = text("%s %d %s in %s", split ? "rank" : "stage", k,
+                                how == EMU_STALL ? "stalls" : "fails", moment_name[when]);
         char name[96];
         snprintf(name, sizeof name, "%s", what);
         verdict(g, "faults", text("%s: ends without a sentence", name), wrong, 0);
@@ -189,10 +190,10 @@ static status check_held(rig *g, const char *path, const fidelity *f, const char
         int kept = 0, wrong = wrong_ends(&t, prompt, &kept);
         held = false; /* memory of one GPU is freed when all of its streams get on */
         wrong += other_fails(&t, path);
-        verdict(g, "faults",
-                text("%s %d is held up in %s: ends without a sentence", what, k,
-                     moment_name[!prompt]),
-                wrong, 0);
+        verdict(
+            g, "faults",
+            text("%s %d is held up in %s: ends without a sentence", what, k, moment_name[!prompt]),
+            wrong, 0);
         verdict(g, "faults",
                 text("%s %d is held up in %s: devices that are not given up", what, k,
                      moment_name[!prompt]),

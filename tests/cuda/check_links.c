@@ -1,9 +1,9 @@
 /* check_links.c - cuda_check --links: how fast copies between GPUs are, in the way that a model's
  * layers use them (device.send). For each pair of devices and each direction: whether one reaches
  * the other's memory, GB/s of large copies, and microseconds of a copy of a token's activations
- * there and back, with the waits between the streams. Of two to four devices also the sum of a tensor
- * split, which each of them gets (backend/ranks.c): microseconds of one in a recording of many.
- * tools/gpus_check.sh reads the lines.
+ * there and back, with the waits between the streams. Of two to four devices also the sum of a
+ * tensor split, which each of them gets (backend/ranks.c): microseconds of one in a recording of
+ * many. tools/gpus_check.sh reads the lines.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/plan_only.h"

@@ -220,8 +220,8 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
         pair_free(g, all[i]);
 }
 
-/* The part of per-layer embeddings against the reference; as one kernel and as its products, bit for
- * bit. rows, width: of several rows, and of other widths than 256, there is no such kernel. */
+/* The part of per-layer embeddings against the reference; as one kernel and as its products, bit
+ * for bit. rows, width: of several rows, and of other widths than 256, there is no such kernel. */
 static void check_ple(rig *g, num_type t, num_type tp, int32_t n, int32_t width, int32_t rows)
 {
     static chain c;
@@ -253,7 +253,8 @@ static void check_ple(rig *g, num_type t, num_type tp, int32_t n, int32_t width,
     float *p = gpu_rows(g, y[1]), *q = gpu_rows(g, y[2]);
     if (memcmp(p, q, (size_t)rows * (size_t)n * sizeof *p))
         e = NAN;
-    verdict(g, "ple", text("%-6s %-6s %d rows of %d by %d", num_name(t), num_name(tp), rows, n, width), e,
+    verdict(g, "ple",
+            text("%-6s %-6s %d rows of %d by %d", num_name(t), num_name(tp), rows, n, width), e,
             2 * INT8_BOUND);
     mem_free(p);
     mem_free(q);

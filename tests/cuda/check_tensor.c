@@ -128,8 +128,8 @@ static void check_parts(rig *g, num_type type, int32_t rows)
         mem_free(whole);
         mem_free(some);
     }
-    verdict(g, "tensor",
-            text("%d rows by some outputs of %s that differ", rows, num_name(type)), differ, 0);
+    verdict(g, "tensor", text("%d rows by some outputs of %s that differ", rows, num_name(type)),
+            differ, 0);
     g->gpu->weight_free(g->gpu, &part);
     mem_free(x);
     pair_free(g, &p);

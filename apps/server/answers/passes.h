@@ -25,7 +25,7 @@ typedef struct passes {
     struct served *at[PASSES_MAX];
     int32_t n;
     bool woken, ended;
-    bool ready; /* the lock is made */
+    bool ready;            /* the lock is made */
     atomic_ullong busy_us; /* of turns with work: passes, and all that is between them */
 } passes;
 
