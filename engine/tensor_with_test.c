@@ -212,7 +212,7 @@ PLAIN_TEST(drafters_of_tensor_splits_change_no_answer)
  * way to lookup. */
 TEST(mtp_assistants_are_refused_on_several_ranks)
 {
-    const char *path = mem_strdup(toy_model_write(&(toy_model_file){.wide_heads = true}));
+    AUTO_MEM char *path = mem_strdup(toy_model_write(&(toy_model_file){.wide_heads = true}));
     carat_model *m;
     carat_error e = {0};
     CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
