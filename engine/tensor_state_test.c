@@ -3,11 +3,11 @@
  *
  * CPU devices stand for GPUs.
  */
-#include "apps/commands.h"
 #include "base/str.h"
 #include "carat.h"
 #include "engine/disk.h"
 #include "engine/engine_int.h"
+#include "tests/synth_file.h"
 #include "tests/test.h"
 
 #include <dirent.h>
@@ -21,17 +21,6 @@ static const struct split {
 } splits[] = {{"cpu", NULL},         {"cpu,cpu,cpu", "layers"}, {"cpu", "tensor"},
               {"cpu,cpu", "tensor"}, {"cpu,cpu,cpu", "tensor"}, {"cpu,cpu,cpu,cpu", "tensor"}};
 enum { SPLITS = sizeof splits / sizeof *splits, N = 100, BEFORE = 90, MAX_VOCAB = 512 };
-
-static const char *made(const char *size, const char *type)
-{
-    static int n;
-    char file[64];
-    snprintf(file, sizeof file, "%s-%d.gguf", size, n++);
-    const char *path = test_temp(file);
-    const char *argv[] = {size, path, "--type", type};
-    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
-    return path;
-}
 
 typedef struct rig {
     carat_model *m;
@@ -67,7 +56,7 @@ static bool same_bits(int a, int b)
  * that went on by itself, where the two compute the same; and the same bits on all splits else. */
 static void moves_everywhere(const char *size)
 {
-    const char *path = made(size, "f32");
+    const char *path = synth_file(size, "f32", NULL, NULL);
     int32_t ids[N];
     rig r[SPLITS];
     static float want[SPLITS][MAX_VOCAB], got[MAX_VOCAB], other[2][MAX_VOCAB];
@@ -129,7 +118,7 @@ PLAIN_TEST(snapshots_go_from_any_split_to_any_other)
 static void kept(const char *dir, carat_session_options o)
 {
     enum { LONG = 700 };
-    const char *path = made("tiny-qwen3", "f32");
+    const char *path = synth_file("tiny-qwen3", "f32", NULL, NULL);
     static float logits[SPLITS][MAX_VOCAB];
     int32_t ids[LONG];
     carat_error e = {0};
@@ -188,7 +177,7 @@ PLAIN_TEST(files_of_ranks_are_the_same_byte_for_byte)
     for (int i = 0; i < LONG; i++)
         ids[i] = (7 + 31 * i + i * i) % 320;
     for (int pool = 0; pool < 2; pool++) {
-        const char *path = made("tiny-qwen3", "f32");
+        const char *path = synth_file("tiny-qwen3", "f32", NULL, NULL);
         str want = {0};
         for (int k = 2; k < SPLITS; k++) {
             char dir[32];

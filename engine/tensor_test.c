@@ -3,11 +3,11 @@
  *
  * CPU devices stand for GPUs (device "cpu,cpu" and longer).
  */
-#include "apps/commands.h"
 #include "base/mem.h"
 #include "carat.h"
 #include "engine/engine_int.h"
 #include "tests/fidelity_model.h"
+#include "tests/synth_file.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -24,17 +24,6 @@ static carat_model *open_split(const char *path, int32_t n_ranks)
     CHECK_OK(carat_model_open(path, &o, &m, &e), e);
     CHECK_EQ(m->core.n_ranks, n_ranks);
     return m;
-}
-
-static const char *made(const char *size, const char *type)
-{
-    static int n;
-    char file[64];
-    snprintf(file, sizeof file, "%s-%d.gguf", size, n++);
-    const char *path = test_temp(file);
-    const char *argv[] = {size, path, "--type", type};
-    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
-    return path;
 }
 
 /* A prompt, and with it a second one that shares its first half. */
@@ -129,8 +118,8 @@ PLAIN_TEST(tensor_splits_of_mixtures_compute_the_same)
     int32_t ids[N_PROMPT];
     random_prompt(ids, N_PROMPT, 320);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        same_on_any_number(made(sizes[i], "f32"), &(prompt){N_PROMPT, i < 2 ? 320 : 512, ids},
-                           0.01);
+        same_on_any_number(synth_file(sizes[i], "f32", NULL, NULL),
+                           &(prompt){N_PROMPT, i < 2 ? 320 : 512, ids}, 0.01);
 }
 
 /* Hidden units of one to three blocks are not cut: ranks have some of the experts, and a shared
@@ -147,7 +136,7 @@ PLAIN_TEST(tensor_splits_by_whole_experts_compute_the_same)
     int32_t ids[N_PROMPT];
     random_prompt(ids, N_PROMPT, 320);
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
-        const char *path = made(of[i].size, of[i].type);
+        const char *path = synth_file(of[i].size, of[i].type, NULL, NULL);
         carat_model *m = open_split(path, 1);
         int32_t n_some = 0;
         for (int32_t k = 0; k < m->core.n_weights; k++)
@@ -163,15 +152,18 @@ PLAIN_TEST(tensor_splits_of_recurrent_layers_compute_the_same)
 {
     int32_t ids[N_PROMPT];
     random_prompt(ids, N_PROMPT, 320);
-    same_on_any_number(made("tiny-qwen35-keys", "f32"), &(prompt){N_PROMPT, 320, ids}, 1e-3);
-    same_on_any_number(made("tiny-qwen35-keys", "bf16"), &(prompt){N_PROMPT, 320, ids}, 0.05);
-    same_on_any_number(made("tiny-qwen35moe-keys", "f32"), &(prompt){N_PROMPT, 320, ids}, 0.01);
+    same_on_any_number(synth_file("tiny-qwen35-keys", "f32", NULL, NULL),
+                       &(prompt){N_PROMPT, 320, ids}, 1e-3);
+    same_on_any_number(synth_file("tiny-qwen35-keys", "bf16", NULL, NULL),
+                       &(prompt){N_PROMPT, 320, ids}, 0.05);
+    same_on_any_number(synth_file("tiny-qwen35moe-keys", "f32", NULL, NULL),
+                       &(prompt){N_PROMPT, 320, ids}, 0.01);
 }
 
 /* Parts in several pieces are copied again when weights that were given back are loaded. */
 TEST(weights_of_ranks_are_given_back_and_loaded_again)
 {
-    carat_model *m = open_split(made("tiny-qwen35-keys", "bf16"), 3);
+    carat_model *m = open_split(synth_file("tiny-qwen35-keys", "bf16", NULL, NULL), 3);
     const prompt t = {8, 320, (const int32_t[]){1, 2, 3, 4, 5, 6, 7, 8}};
     float before[2 * 320], after[2 * 320];
     err e = {0};
@@ -241,10 +233,14 @@ PLAIN_TEST(tensor_splits_of_blocks_compute_the_same)
 {
     int32_t ids[N_PROMPT];
     random_prompt(ids, N_PROMPT, 320);
-    same_on_any_number(made("tiny-qwen3", "f32"), &(prompt){N_PROMPT, 512, ids}, 1e-3);
-    same_on_any_number(made("tiny-llama3", "bf16"), &(prompt){N_PROMPT, 512, ids}, 0.05);
-    same_on_any_number(made("tiny-dense", "q8_0"), &(prompt){N_PROMPT, 320, ids}, 0.1);
-    same_on_any_number(made("tiny-dense", "q4_0"), &(prompt){N_PROMPT, 320, ids}, 0.1);
+    same_on_any_number(synth_file("tiny-qwen3", "f32", NULL, NULL), &(prompt){N_PROMPT, 512, ids},
+                       1e-3);
+    same_on_any_number(synth_file("tiny-llama3", "bf16", NULL, NULL), &(prompt){N_PROMPT, 512, ids},
+                       0.05);
+    same_on_any_number(synth_file("tiny-dense", "q8_0", NULL, NULL), &(prompt){N_PROMPT, 320, ids},
+                       0.1);
+    same_on_any_number(synth_file("tiny-dense", "q4_0", NULL, NULL), &(prompt){N_PROMPT, 320, ids},
+                       0.1);
 }
 
 PLAIN_TEST(importance_is_the_same_on_any_number_of_devices)
@@ -253,7 +249,7 @@ PLAIN_TEST(importance_is_the_same_on_any_number_of_devices)
     float one[N_PROMPT], more[N_PROMPT];
     const prompt t = {N_PROMPT, 320, ids};
     random_prompt(ids, N_PROMPT, 320);
-    const char *path = made("tiny-qwen3", "f32");
+    const char *path = synth_file("tiny-qwen3", "f32", NULL, NULL);
     for (int32_t r = 1; r <= RANKS; r++) {
         carat_model *m = open_split(path, r);
         importance(m, &t, r == 1 ? one : more);
@@ -322,7 +318,7 @@ PLAIN_TEST(answers_of_a_batch_are_the_same_on_any_number_of_devices)
     answer one[JOBS], more[JOBS];
     random_prompt(ids, N_PROMPT, 320);
     for (int i = 0; i < 3; i++) {
-        const char *path = made(sizes[i], "f32");
+        const char *path = synth_file(sizes[i], "f32", NULL, NULL);
         for (int32_t r = 1; r <= RANKS; r++) {
             carat_model *m = open_split(path, r);
             answer_all(m, &(prompt){N_PROMPT, 320, ids}, r == 1 ? one : more);
@@ -336,7 +332,7 @@ PLAIN_TEST(answers_of_a_batch_are_the_same_on_any_number_of_devices)
 /* Lookup proposes, the ranks verify: the text is the one without drafts. */
 PLAIN_TEST(drafts_by_lookup_change_no_answer_of_a_tensor_split)
 {
-    const char *path = made("tiny-dense", "f32");
+    const char *path = synth_file("tiny-dense", "f32", NULL, NULL);
     int32_t ids[N_PROMPT];
     answer plain[JOBS], drafted[JOBS];
     carat_error e = {0};
@@ -358,7 +354,7 @@ PLAIN_TEST(drafts_by_lookup_change_no_answer_of_a_tensor_split)
 
 TEST(plans_of_tensor_splits_are_what_is_taken)
 {
-    const char *path = made("tiny-dense", "q8_0");
+    const char *path = synth_file("tiny-dense", "q8_0", NULL, NULL);
     for (int32_t r = 1; r <= RANKS; r++) {
         carat_model *m = open_split(path, r);
         carat_session_options o = {.n_ctx = 100, .chunk = 16, .checkpoint_mb = -1};
@@ -399,7 +395,7 @@ static void no_add(pass *p, mat y, mat a, mat b)
 TEST(any_rank_may_fail_a_pass)
 {
     int32_t ids[N_PROMPT];
-    carat_model *m = open_split(made("tiny-dense", "f32"), 4);
+    carat_model *m = open_split(synth_file("tiny-dense", "f32", NULL, NULL), 4);
     carat_session_options o = {.n_ctx = 100, .checkpoint_mb = -1};
     carat_session *s;
     carat_error e = {0};
@@ -445,7 +441,7 @@ static void count_add(pass *p, mat y, mat a, mat b)
 TEST(a_rank_that_comes_to_no_meeting_ends_the_others)
 {
     const int32_t ids[2] = {1, 2};
-    carat_model *m = open_split(made("tiny-dense", "f32"), 4);
+    carat_model *m = open_split(synth_file("tiny-dense", "f32", NULL, NULL), 4);
     carat_session *s;
     carat_error e = {0};
     device *first = model_device(m, 0), *last = model_device(m, 3);
@@ -477,7 +473,8 @@ static status open_and_run(void *arg, err *e)
 
 TEST(a_tensor_split_survives_every_failing_allocation)
 {
-    test_every_allocation(open_and_run, (void *)(size_t)made("tiny-dense", "f32"));
+    test_every_allocation(open_and_run,
+                          (void *)(size_t)synth_file("tiny-dense", "f32", NULL, NULL));
 }
 
 static void refused(const char *path, carat_model_options o, const char *part)
@@ -491,7 +488,7 @@ static void refused(const char *path, carat_model_options o, const char *part)
 
 TEST(what_a_tensor_split_cannot_do_is_refused)
 {
-    const char *dense = made("tiny-dense", "f32");
+    const char *dense = synth_file("tiny-dense", "f32", NULL, NULL);
     carat_model *m = open_split(dense, 2);
     carat_session_options o = {.n_ctx = 4096, .kv_resident = 1024};
     carat_session *s;
@@ -502,6 +499,7 @@ TEST(what_a_tensor_split_cannot_do_is_refused)
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_layers = 1}, "--gpu-layers");
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_split = "1,1"}, "--gpu-split");
     refused(dense, (carat_model_options){.device = "cpu,cpu,cpu,cpu,cpu"}, "at most 4");
-    refused(made("tiny-qwen35", "f32"), (carat_model_options){.device = "cpu,cpu"},
+    refused(synth_file("tiny-qwen35", "f32", NULL, NULL),
+            (carat_model_options){.device = "cpu,cpu"},
             "2 key heads for 6 value heads, expected 4 or more");
 }

@@ -3,13 +3,13 @@
  *
  * CPU devices stand for GPUs.
  */
-#include "apps/commands.h"
 #include "base/mem.h"
 #include "carat.h"
 #include "engine/batch_int.h"
 #include "image/image_test_int.h"
 #include "tests/lora_rig.h"
 #include "tests/mtp_rig.h"
+#include "tests/synth_file.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
@@ -18,17 +18,6 @@
 
 enum { RANKS = 4, CTX = 1024, PROMPT = 700, SHORT = 90, TOKENS = 24, JOBS = 4, MAX_VOCAB = 1024 };
 static const char *const devices[RANKS] = {"cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu"};
-
-static const char *made(const char *size, const char *type, const char *more, const char *value)
-{
-    static int n;
-    char file[64];
-    snprintf(file, sizeof file, "%s-%d.gguf", size, n++);
-    const char *path = mem_strdup(test_temp(file)); /* test_temp has few */
-    const char *argv[] = {size, path, "--type", type, more, value};
-    CHECK_EQ(command_synth.run(&command_synth, value ? 6 : more ? 5 : 4, (char **)argv), 0);
-    return path;
-}
 
 static carat_model *open_split(const char *path, carat_model_options o, int32_t n_ranks)
 {
@@ -201,9 +190,9 @@ static void drafts_change_nothing(const char *path, const char *draft)
 
 PLAIN_TEST(drafters_of_tensor_splits_change_no_answer)
 {
-    const char *path = made("tiny-qwen35-keys", "f32", "--nextn", NULL);
+    const char *path = synth_file("tiny-qwen35-keys", "f32", "--nextn", NULL);
     drafts_change_nothing(path, "nextn");
-    drafts_change_nothing(path, made("dflash-tiny-qwen35", "f32", "--dialect", "llama.cpp"));
+    drafts_change_nothing(path, synth_file("dflash-tiny-qwen35", "f32", "--dialect", "llama.cpp"));
     path = mem_strdup(toy_model_write(&(toy_model_file){.base = "e2b"}));
     drafts_change_nothing(path, toy_model_write(&(toy_model_file){.base = "dense"}));
 }
@@ -274,15 +263,15 @@ static void same_sessions(const char *path, carat_model_options mo, carat_sessio
 PLAIN_TEST(sparse_prompts_are_the_same_on_any_number_of_devices)
 {
     const carat_session_options o = {.sparse = "skip:1000000"};
-    same_sessions(made("tiny-qwen3", "f32", NULL, NULL), (carat_model_options){0}, o);
-    same_sessions(made("tiny-qwen35-keys", "f32", NULL, NULL), (carat_model_options){0}, o);
+    same_sessions(synth_file("tiny-qwen3", "f32", NULL, NULL), (carat_model_options){0}, o);
+    same_sessions(synth_file("tiny-qwen35-keys", "f32", NULL, NULL), (carat_model_options){0}, o);
 }
 
 /* The oldest pages leave the devices. */
 PLAIN_TEST(pools_are_the_same_on_any_number_of_devices)
 {
     const carat_session_options o = {.kv_resident = 512, .kv_policy = "lru"};
-    same_sessions(made("tiny-qwen3", "f32", NULL, NULL), (carat_model_options){0}, o);
+    same_sessions(synth_file("tiny-qwen3", "f32", NULL, NULL), (carat_model_options){0}, o);
 }
 
 /* ---- Adapters ------------------------------------------------------------------------------- */
@@ -292,7 +281,7 @@ PLAIN_TEST(adapters_are_the_same_on_any_number_of_devices)
     static const char *const sizes[] = {"tiny-qwen3", "tiny-qwen35-keys", "tiny-qwen3moe",
                                         "tiny-all"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const char *path = made(sizes[i], "f32", NULL, NULL);
+        const char *path = synth_file(sizes[i], "f32", NULL, NULL);
         const char *at = mem_strdup(test_temp("adapter.gguf"));
         lora_rig_adapter(path, at, &(lora_recipe){.rank = 4, .alpha = 8, .seed = 5});
         const carat_lora l = {at, 0.75f};
@@ -333,8 +322,8 @@ PLAIN_TEST(pictures_are_the_same_on_any_number_of_devices)
                                         {"tiny-ple", "tiny-mmproj-clamped"}};
     static float one[MAX_VOCAB], more[MAX_VOCAB];
     for (int i = 0; i < 2; i++) {
-        const char *path = made(of[i][0], "f32", NULL, NULL);
-        const char *tower = made(of[i][1], "f32", NULL, NULL);
+        const char *path = synth_file(of[i][0], "f32", NULL, NULL);
+        const char *tower = synth_file(of[i][1], "f32", NULL, NULL);
         carat_model *whole = open_whole(path, (carat_model_options){.mmproj = tower});
         look(whole, more);
         for (int32_t r = 1; r <= RANKS; r++) {

@@ -95,8 +95,8 @@ void cu_product_rows(cudaStream_t s, const product_args *job, int n, launch_memo
 void cu_products(cudaStream_t s, const one_product *job, int n, launch_memory memory);
 int cu_one_init(void);
 /* ple.cu: y = proj (gelu(gate x) * b) of one row; gate has PLE_WIDTH outputs, proj as many inputs.
- * False, and nothing is launched, where the formats are not one of those it is made for, and before
- * 9.0. */
+ * False: nothing is launched, because the GPU is older than 9.0 or the kernel is not made for these
+ * formats. */
 enum { PLE_WIDTH = 256, PLE_STATIC_SHARED = 6144 /* and the system's share of a block */ };
 bool cu_ple(cudaStream_t s, dev_mat y, dev_quant x, packed gate, packed proj, const float *b);
 int cu_ple_init(void);

@@ -216,7 +216,8 @@ template <int F> DEV fours<F> sum_of_parts(const float *parts, int k, int n)
     return e;
 }
 
-/* Three weights of it, the table and what is carried: 48 KiB, all that a block has unasked. */
+/* A block has 48 KiB of shared memory without asking for more. Three weights of such a row, the
+ * tables and the carried sums take all of it. */
 enum { BRANCHES_WIDEST = 480 * PER };
 static_assert((3 * BRANCHES_WIDEST + 2 * 128 + 512) * sizeof(float) <= 48 << 10, "shared memory");
 

@@ -25,8 +25,9 @@ typedef struct passes {
     struct served *at[PASSES_MAX];
     int32_t n;
     bool woken, ended;
-    bool ready;            /* the lock is made */
-    atomic_ullong busy_us; /* of turns with work: passes, and all that is between them */
+    bool ready; /* the lock is made */
+    atomic_ullong
+        busy_us; /* microseconds of turns with work: their passes and the time between passes */
 } passes;
 
 status passes_init(passes *p, err *e);
