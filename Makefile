@@ -268,7 +268,7 @@ bench-tokenize bench-grammar bench-ops bench-offload bench-snapshot bench-attend
 # compiler compiles the kernels for this machine's CPU, where SAN=-fsanitize=address checks each access.
 SYNTH_C = $(filter-out %_test.c,$(wildcard apps/synth*.c apps/term*.c apps/options*.c))
 CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c tests/kv_rig.c tests/kv_codes.c \
-          tests/dflash_file.c tests/mtp_rig.c tests/lora_rig.c $(SYNTH_C)
+          tests/dflash_file.c tests/mtp_rig.c tests/lora_rig.c tests/splits_rig.c tests/synth_file.c $(SYNTH_C)
 CHECK_OBJ := $(call obj,$(CHECK_C))
 # Emulated are the files that see CUDA's headers; tests/cuda/ has headers that replace them.
 EMU = $(BUILD)/emu

@@ -453,7 +453,7 @@ const command command_synth = {
         "3.8 qwen3.5-0.8b, qwen3.5-2b,\n"
         "qwen3.5-4b, qwen3.5-9b, qwen3.6-27b, qwen3.8-27b, qwen3.6-35b-a3b, tiny-qwen35,\n"
         "tiny-qwen35moe, tiny-qwen35-keys, tiny-qwen35moe-keys; of Laguna laguna-xs,\n"
-        "tiny-laguna; of Llama and Mistral llama-2-7b,\n"
+        "tiny-laguna, tiny-laguna-heads; of Llama and Mistral llama-2-7b,\n"
         "llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.3-70b, mistral-7b, mistral-nemo-12b,\n"
         "mistral-small-24b, mixtral-8x7b, ministral-3-3b, ministral-3-8b, ministral-3-14b,\n"
         "tiny-llama3, tiny-mixtral, tiny-ministral3.\n"

@@ -7,21 +7,21 @@
 #include "carat.h"
 #include "engine/engine_int.h"
 #include "tests/fidelity_model.h"
+#include "tests/splits_rig.h"
 #include "tests/synth_file.h"
 #include "tests/test.h"
 
-#include <math.h>
 #include <string.h>
 
-enum { RANKS = 4, N_PROMPT = 70 };
-static const char *const devices[RANKS] = {"cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu"};
+enum { RANKS = SPLITS_MAX, N_PROMPT = 70, JOBS = 5 };
 
 static carat_model *open_split(const char *path, int32_t n_ranks)
 {
     carat_model *m;
     carat_error e = {0};
-    carat_model_options o = {.device = devices[n_ranks - 1], .split = "tensor", .n_threads = 1};
-    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_OK(splits_open(path, (carat_model_options){0},
+                         (split_place){.split = "tensor", .n = n_ranks}, &m, &e),
+             e);
     CHECK_EQ(m->core.n_ranks, n_ranks);
     return m;
 }
@@ -62,17 +62,6 @@ static void importance(carat_model *m, const prompt *t, float *out)
     carat_session_close(s);
 }
 
-/* The distance of b from a, by the length of a. */
-static double distance(const float *a, const float *b, size_t n)
-{
-    double d = 0, all = 0;
-    for (size_t i = 0; i < n; i++) {
-        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        all += (double)a[i] * a[i];
-    }
-    return sqrt(d / all);
-}
-
 /* near: how far the sums of segments may be from those of whole rows. */
 static void same_on_any_number(const char *path, const prompt *t, double near)
 {
@@ -89,7 +78,7 @@ static void same_on_any_number(const char *path, const prompt *t, double near)
     for (int i = 0; i < test_trials(3); i++) {
         evaluate(whole, t, chunks[i], more);
         evaluate(m[0], t, chunks[i], one);
-        CHECK_MSG(distance(more, one, n) <= near, "%s is %g off", path, distance(more, one, n));
+        CHECK_MSG(splits_distance(more, one, n) <= near, "%s is %g off", path, splits_distance(more, one, n));
         for (int32_t r = 1; r < RANKS; r++) {
             evaluate(m[r], t, chunks[i], more);
             CHECK_MSG(!memcmp(one, more, n * sizeof *one), "%s on %d devices, chunks of %d", path,
@@ -258,94 +247,27 @@ PLAIN_TEST(importance_is_the_same_on_any_number_of_devices)
     }
 }
 
-/* ---- Sampled answers of a batch ------------------------------------------------------------- */
-
-enum { JOBS = 5, TOKENS = 12 };
-typedef struct answer {
-    int32_t ids[TOKENS], n;
-    bool done;
-} answer;
-
-static int64_t n_drafted; /* of all answers */
-
-static bool keep(void *user, const carat_event *ev)
-{
-    answer *a = user;
-    if (ev->kind == CARAT_EV_TOKEN && a->n < TOKENS)
-        a->ids[a->n++] = ev->id;
-    return true;
-}
-
-static void ended(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    n_drafted += t->n_drafted;
-    CHECK_EQ(st, CARAT_OK);
-    CHECK(!e || !e->text[0]);
-    ((answer *)user)->done = true;
-}
-
-static void answer_all(carat_model *m, const prompt *t, answer *out)
-{
-    carat_batch *b;
-    carat_error e = {0};
-    carat_batch_options o = {.session = {.n_ctx = 128, .chunk = 16}, .n_slots = 3};
-    carat_generate_options g = {.max_tokens = TOKENS};
-    bool all = false;
-    memset(out, 0, JOBS * sizeof *out);
-    carat_sampling_default(m, &g.sampling);
-    g.sampling.ignore_eog = true;
-    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
-    for (int32_t i = 0; i < JOBS; i++) {
-        int64_t id;
-        g.sampling.seed = (uint32_t)i;
-        carat_job j = {.ids = t->ids, .n = t->n - 9 * i, .opt = &g, .fn = keep, .done = ended};
-        j.user = &out[i];
-        CHECK_OK(carat_batch_submit(b, &j, &id, NULL, &e), e);
-    }
-    while (!all) {
-        carat_batch_step(b);
-        all = true;
-        for (int32_t i = 0; i < JOBS; i++)
-            all = all && out[i].done;
-    }
-    carat_batch_close(b);
-}
-
-PLAIN_TEST(answers_of_a_batch_are_the_same_on_any_number_of_devices)
-{
-    static const char *const sizes[] = {"tiny-ple", "tiny-qwen3", "tiny-qwen35-keys"};
-    int32_t ids[N_PROMPT];
-    answer one[JOBS], more[JOBS];
-    random_prompt(ids, N_PROMPT, 320);
-    for (int i = 0; i < 3; i++) {
-        const char *path = synth_file(sizes[i], "f32", NULL, NULL);
-        for (int32_t r = 1; r <= RANKS; r++) {
-            carat_model *m = open_split(path, r);
-            answer_all(m, &(prompt){N_PROMPT, 320, ids}, r == 1 ? one : more);
-            for (int32_t k = 0; k < JOBS && r > 1; k++)
-                CHECK(one[k].n == TOKENS && !memcmp(&one[k], &more[k], sizeof *one));
-            carat_model_close(m);
-        }
-    }
-}
-
 /* Lookup proposes, the ranks verify: the text is the one without drafts. */
 PLAIN_TEST(drafts_by_lookup_change_no_answer_of_a_tensor_split)
 {
     const char *path = synth_file("tiny-dense", "f32", NULL, NULL);
-    int32_t ids[N_PROMPT];
-    answer plain[JOBS], drafted[JOBS];
+    const split_jobs j = {.session = {.n_ctx = 128, .chunk = 16},
+                          .n = JOBS,
+                          .n_slots = 3,
+                          .n_tokens = 12,
+                          .longest = N_PROMPT,
+                          .n_ids = 7}; /* what repeats is proposed */
+    split_said plain[JOBS], drafted[JOBS];
     carat_error e = {0};
-    for (int32_t i = 0; i < N_PROMPT; i++)
-        ids[i] = 5 + i % 7; /* what repeats is proposed */
     carat_model *m = open_split(path, 1), *d;
-    const carat_model_options o = {.device = devices[1], .split = "tensor", .draft = "lookup"};
-    CHECK_OK(carat_model_open(path, &o, &d, &e), e);
-    answer_all(m, &(prompt){N_PROMPT, 320, ids}, plain);
-    CHECK_EQ(n_drafted, 0);
-    answer_all(d, &(prompt){N_PROMPT, 320, ids}, drafted);
-    CHECK(n_drafted > 0);
-    CHECK(!memcmp(plain, drafted, sizeof plain));
+    CHECK_OK(splits_open(path, (carat_model_options){.draft = "lookup"},
+                         (split_place){.split = "tensor", .n = 2}, &d, &e),
+             e);
+    CHECK_OK(splits_answer(m, &j, plain, &e), e);
+    CHECK_EQ(splits_drafted(plain, JOBS), 0);
+    CHECK_OK(splits_answer(d, &j, drafted, &e), e);
+    CHECK(splits_drafted(drafted, JOBS) > 0);
+    CHECK_EQ(splits_differ(plain, drafted, JOBS), -1);
     carat_model_close(m);
     carat_model_close(d);
 }

@@ -9,47 +9,31 @@
 #include "image/image_test_int.h"
 #include "tests/lora_rig.h"
 #include "tests/mtp_rig.h"
+#include "tests/splits_rig.h"
 #include "tests/synth_file.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
-#include <math.h>
 #include <string.h>
 
-enum { RANKS = 4, CTX = 1024, PROMPT = 700, SHORT = 90, TOKENS = 24, JOBS = 4, MAX_VOCAB = 1024 };
-static const char *const devices[RANKS] = {"cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu"};
+enum { RANKS = SPLITS_MAX, CTX = 1024, PROMPT = 700, SHORT = 90, MAX_VOCAB = 1024 };
 
-static carat_model *open_split(const char *path, carat_model_options o, int32_t n_ranks)
+/* n_ranks 0: without a split; the sums of rows are others. */
+static carat_model *open_on(const char *path, carat_model_options o, int32_t n_ranks)
 {
     carat_model *m;
     carat_error e = {0};
-    o.device = devices[n_ranks - 1];
-    o.split = "tensor";
-    o.n_threads = 1;
-    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_OK(splits_open(path, o,
+                         (split_place){.split = n_ranks ? "tensor" : NULL, .n = n_ranks}, &m, &e),
+             e);
     CHECK_EQ(m->core.n_ranks, n_ranks);
-    return m;
-}
-
-/* The same without a split: the sums of rows are others. */
-static carat_model *open_whole(const char *path, carat_model_options o)
-{
-    carat_model *m;
-    carat_error e = {0};
-    o.device = "cpu";
-    o.n_threads = 1;
-    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
     return m;
 }
 
 static void check_near(const float *a, const float *b, int32_t n, const char *what)
 {
-    double d = 0, all = 0;
-    for (int32_t i = 0; i < n; i++) {
-        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        all += (double)a[i] * a[i];
-    }
-    CHECK_MSG(sqrt(d / all) < 2e-3, "%s is %g off", what, sqrt(d / all));
+    const double far = splits_distance(a, b, (size_t)n);
+    CHECK_MSG(far < 2e-3, "%s is %g off", what, far);
 }
 
 static void fill(int32_t *ids, int32_t n)
@@ -73,66 +57,6 @@ static void evaluate(carat_model *m, const carat_session_options *o, float logit
     carat_session_close(s);
 }
 
-/* ---- Answers of a batch --------------------------------------------------------------------- */
-
-typedef struct answer {
-    int32_t ids[TOKENS], n, n_drafted;
-    bool done;
-} answer;
-
-static bool keep(void *user, const carat_event *ev)
-{
-    answer *a = user;
-    if (ev->kind == CARAT_EV_TOKEN && a->n < TOKENS)
-        a->ids[a->n++] = ev->id;
-    return true;
-}
-
-static void ended(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    answer *a = user;
-    CHECK_MSG(st == CARAT_OK, "%s", e ? e->text : "");
-    a->n_drafted = (int32_t)t->n_drafted;
-    a->done = true;
-}
-
-static void answer_all(carat_model *m, const carat_session_options *o, answer *out)
-{
-    carat_batch *b;
-    carat_error e = {0};
-    carat_batch_options bo = {.session = *o, .n_slots = 3};
-    carat_generate_options g = {.max_tokens = TOKENS, .speculation = {.n_max = 4, .fixed = true}};
-    int32_t ids[PROMPT];
-    bool all = false;
-    memset(out, 0, JOBS * sizeof *out);
-    fill(ids, PROMPT);
-    carat_sampling_default(m, &g.sampling);
-    g.sampling.ignore_eog = true;
-    CHECK_OK(carat_batch_open(m, &bo, &b, &e), e);
-    for (int32_t i = 0; i < JOBS; i++) {
-        int64_t id;
-        g.sampling.seed = (uint32_t)i;
-        carat_job j = {.ids = ids, .n = SHORT - 9 * i, .opt = &g, .fn = keep, .done = ended};
-        j.user = &out[i];
-        CHECK_OK(carat_batch_submit(b, &j, &id, NULL, &e), e);
-    }
-    while (!all) {
-        carat_batch_step(b);
-        all = true;
-        for (int32_t i = 0; i < JOBS; i++)
-            all = all && out[i].done;
-    }
-    carat_batch_close(b);
-}
-
-static void check_same(const answer *a, const answer *b, const char *what, int32_t n_ranks)
-{
-    for (int32_t i = 0; i < JOBS; i++)
-        CHECK_MSG(a[i].n == TOKENS && b[i].n == TOKENS &&
-                      !memcmp(a[i].ids, b[i].ids, sizeof a[i].ids),
-                  "%s on %d devices, answer %d", what, n_ranks, i);
-}
-
 /* ---- Drafters ------------------------------------------------------------------------------- */
 
 /* What the drafter proposes behind a prompt, by the model's hidden rows. */
@@ -141,7 +65,7 @@ static void propose(const char *path, const char *draft, int32_t n_ranks, propos
     int32_t ids[SHORT];
     carat_session *s;
     err e = {0};
-    carat_model *m = open_split(path, (carat_model_options){.draft = draft}, n_ranks);
+    carat_model *m = open_on(path, (carat_model_options){.draft = draft}, n_ranks);
     const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
     fill(ids, SHORT);
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
@@ -161,40 +85,58 @@ static void propose(const char *path, const char *draft, int32_t n_ranks, propos
     carat_model_close(m);
 }
 
-/* The drafter is on the first rank, which has every tap; answers are those without drafts. */
-static void drafts_change_nothing(const char *path, const char *draft)
+/* The drafter is on the first rank, which has every tap. */
+static void proposes_the_same(const char *path, const char *draft)
 {
-    const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
-    answer plain[JOBS], drafted[JOBS];
-    carat_model *m = open_split(path, (carat_model_options){0}, 1);
-    answer_all(m, &o, plain);
-    CHECK_EQ(plain[0].n_drafted, 0);
-    carat_model_close(m);
-    int32_t first = 0;
     proposal want, got;
     propose(path, draft, 1, &want);
-    for (int32_t r = 1; r <= RANKS; r++) {
-        int32_t n = 0;
+    for (int32_t r = 2; r <= RANKS; r++) {
         propose(path, draft, r, &got);
         CHECK_MSG(!memcmp(&want, &got, sizeof want), "%s on %d devices", draft, r);
-        m = open_split(path, (carat_model_options){.draft = draft}, r);
-        answer_all(m, &o, drafted);
-        check_same(plain, drafted, draft, r);
-        for (int32_t i = 0; i < JOBS; i++)
-            n += drafted[i].n_drafted;
-        first = r == 1 ? n : first;
-        CHECK(n > 0 && n == first); /* the same drafts */
-        carat_model_close(m);
     }
 }
 
-PLAIN_TEST(drafters_of_tensor_splits_change_no_answer)
+PLAIN_TEST(drafters_of_tensor_splits_propose_the_same)
 {
     const char *path = synth_file("tiny-qwen35-keys", "f32", "--nextn", NULL);
-    drafts_change_nothing(path, "nextn");
-    drafts_change_nothing(path, synth_file("dflash-tiny-qwen35", "f32", "--dialect", "llama.cpp"));
+    proposes_the_same(path, "nextn");
+    proposes_the_same(path, synth_file("dflash-tiny-qwen35", "f32", "--dialect", "llama.cpp"));
     path = mem_strdup(toy_model_write(&(toy_model_file){.base = "e2b"}));
-    drafts_change_nothing(path, toy_model_write(&(toy_model_file){.base = "dense"}));
+    proposes_the_same(path, toy_model_write(&(toy_model_file){.base = "dense"}));
+}
+
+/* ---- Answers -------------------------------------------------------------------------------- */
+
+/* Of a drafter those without it. */
+static void answers_the_same(const split_case *c)
+{
+    enum { MOST = 8 };
+    static split_said one[MOST], more[MOST];
+    carat_model_options o;
+    const char *path = split_case_write(c, &o), *draft = o.draft;
+    int32_t first = -1;
+    CHECK(c->jobs.n <= MOST);
+    for (int32_t r = draft ? 0 : 1; r <= RANKS; r++) {
+        carat_error e = {0};
+        o.draft = r ? draft : NULL;
+        carat_model *m = open_on(path, o, r ? r : 1);
+        CHECK_OK(splits_answer(m, &c->jobs, first < 0 ? one : more, &e), e);
+        carat_model_close(m);
+        const int32_t n = splits_drafted(first < 0 ? one : more, c->jobs.n);
+        if (first < 0) {
+            first = 0;
+            continue;
+        }
+        CHECK_MSG(splits_differ(one, more, c->jobs.n) < 0, "%s on %d devices", c->name, r);
+        first = first ? first : n;
+        CHECK_MSG(!draft == !n && n == first, "%s on %d devices: %d drafts", c->name, r, n);
+    }
+}
+
+PLAIN_TEST(answers_with_all_that_goes_with_a_split_are_the_same_on_any_number_of_devices)
+{
+    for (int i = 0; i < SPLIT_CASES; i++)
+        answers_the_same(&split_cases[i]);
 }
 
 /* An assistant attends to the model's own keys, which are on all ranks. One that nobody named gives
@@ -208,7 +150,7 @@ TEST(mtp_assistants_are_refused_on_several_ranks)
     const mtp_rig_file f = {.n_vocab = m->core.n_vocab};
     carat_model_close(m);
     const char *file = mtp_rig_write(&f);
-    carat_model_options o = {.device = devices[1], .split = "tensor", .draft = file};
+    carat_model_options o = {.device = "cpu,cpu", .split = "tensor", .draft = file};
     CHECK_STATUS(carat_model_open(path, &o, &m, &e), E_UNSUPPORTED);
     CHECK_MSG(!m && strstr(e.text, "MTP assistant"), "%s", e.text);
     AUTO_MEM char *bytes;
@@ -221,7 +163,7 @@ TEST(mtp_assistants_are_refused_on_several_ranks)
     o.n_draft_bytes = 1;
     carat_model_info info;
     for (int i = 0; i < 2; i++) { /* one device has all keys */
-        o.device = devices[i];
+        o.device = i ? "cpu,cpu" : "cpu";
         CHECK_OK(carat_model_open(path, &o, &m, &e), e);
         carat_model_get_info(m, &info);
         CHECK_STR(info.drafter, i ? "lookup" : "mtp");
@@ -239,15 +181,15 @@ static void same_sessions(const char *path, carat_model_options mo, carat_sessio
     so.chunk = 32;
     so.checkpoint_mb = -1;
     const carat_session_options usual = {.n_ctx = CTX, .chunk = 32, .checkpoint_mb = -1};
-    carat_model *m = open_split(path, (carat_model_options){0}, 1);
+    carat_model *m = open_on(path, (carat_model_options){0}, 1);
     evaluate(m, &usual, plain);
     carat_model_close(m);
-    m = open_whole(path, mo);
+    m = open_on(path, mo, 0);
     evaluate(m, &so, more);
     const int32_t n = m->core.n_vocab;
     carat_model_close(m);
     for (int32_t r = 1; r <= RANKS; r++) {
-        m = open_split(path, mo, r);
+        m = open_on(path, mo, r);
         evaluate(m, &so, r == 1 ? one : more);
         if (r == 1) {
             CHECK(memcmp(one[0], plain[0], (size_t)n * sizeof *plain[0])); /* it does something */
@@ -324,10 +266,10 @@ PLAIN_TEST(pictures_are_the_same_on_any_number_of_devices)
     for (int i = 0; i < 2; i++) {
         const char *path = synth_file(of[i][0], "f32", NULL, NULL);
         const char *tower = synth_file(of[i][1], "f32", NULL, NULL);
-        carat_model *whole = open_whole(path, (carat_model_options){.mmproj = tower});
+        carat_model *whole = open_on(path, (carat_model_options){.mmproj = tower}, 0);
         look(whole, more);
         for (int32_t r = 1; r <= RANKS; r++) {
-            carat_model *m = open_split(path, (carat_model_options){.mmproj = tower}, r);
+            carat_model *m = open_on(path, (carat_model_options){.mmproj = tower}, r);
             look(m, r == 1 ? one : more);
             if (r == 1)
                 check_near(more, one, m->core.n_vocab, path);

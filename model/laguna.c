@@ -32,6 +32,11 @@ static const laguna_shape sizes[] = {
      .n_head_kv = {2}, .head_dim = 32, .n_rot = 16, .n_rot_swa = 32, .window = 16,
      .n_ctx_train = 8192, .n_ff = {96}, .n_expert = 8, .n_used = 2, .n_ff_exp = 32,
      .n_ff_shared = 64},
+    /* Heads that can be cut into four parts, as those of the published size. */
+    {COMMON, .name = "tiny-laguna-heads", .n_layer = 4, .n_embd = 64, .n_vocab = 512,
+     .n_head = {12, 8}, .n_head_kv = {4}, .head_dim = 32, .n_rot = 16, .n_rot_swa = 32,
+     .window = 16, .n_ctx_train = 8192, .n_ff = {96}, .n_expert = 8, .n_used = 2, .n_ff_exp = 32,
+     .n_ff_shared = 64},
 };
 
 /* A size has the heads of a full layer and of a window layer. */

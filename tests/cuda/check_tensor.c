@@ -1,15 +1,17 @@
 /* check_tensor.c - models split by tensors (--split tensor) over several devices on one GPU: views
  * of weights as they are loaded, products of some outputs of a matrix against those of all, and
- * whole models, whose logits have the same bits on one device, two, three and four.
+ * whole models: their logits, and their answers with pictures, drafts and pools, have the same bits
+ * on one device, two, three and four.
  */
-#include "apps/commands.h"
 #include "base/mem.h"
 #include "backend/cuda/cuda_int.h"
 #include "carat.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "tests/cuda/check_int.h"
 #include "tests/fidelity_model.h"
 #include "tests/lora_rig.h"
+#include "tests/splits_rig.h"
+#include "tests/synth_file.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -18,8 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { RANKS = 4, ROOM = 16 };
-static const char *const gpus[RANKS] = {"0", "0,0", "0,0,0", "0,0,0,0"};
+enum { RANKS = SPLITS_MAX, ROOM = 16 };
 
 /* ---- Views of weights ------------------------------------------------------------------------
  */
@@ -175,69 +176,50 @@ static status evaluate(carat_model *m, const tensor_case *t, float *logits, int 
     return st;
 }
 
-/* The distance of b from a, by the length of a. */
-static double distance(const float *a, const float *b, size_t n)
+/* n_ranks 0: the model is not split. */
+static split_place on_gpu(int32_t n_ranks)
 {
-    double d = 0, all = 0;
-    for (size_t i = 0; i < n; i++) {
-        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        all += (double)a[i] * a[i];
-    }
-    return sqrt(d / all);
+    return (split_place){.split = n_ranks ? "tensor" : NULL, .n = n_ranks, .gpu = true};
 }
 
-/* n_ranks 0: the model is not split. */
 static status evaluate_on(const tensor_case *t, int32_t n_ranks, float *logits, int *n_recorded,
                           err *e)
 {
     const carat_lora l = {t->adapter, 0.75f};
-    const carat_model_options o = {.gpus = gpus[n_ranks ? n_ranks - 1 : 0],
-                                   .split = n_ranks ? "tensor" : NULL,
-                                   .loras = t->adapter ? &l : NULL,
-                                   .n_loras = t->adapter != NULL,
-                                   .overcommit = true};
+    const carat_model_options o = {.loras = t->adapter ? &l : NULL, .n_loras = t->adapter != NULL};
     carat_model *m = NULL;
-    status st = carat_model_open(t->path, &o, &m, e);
+    status st = splits_open(t->path, o, on_gpu(n_ranks), &m, e);
     st = st ? st : evaluate(m, t, logits, n_recorded, e);
     carat_model_close(m);
     return st;
 }
 
-/* On one device: the sums of segments against those of whole rows. */
-static status check_sums(rig *g, const tensor_case *t, err *e)
+/* Logits on one device, and on first to last ranks; 0: of the model that is not split, whose sums
+ * of rows are others. */
+static status check_ranks(rig *g, const tensor_case *t, int32_t first, int32_t last, err *e)
 {
-    size_t n = (size_t)t->n_vocab * (STEPS + 1);
-    float *one = mem_alloc(2 * n * sizeof *one), *whole = one + n;
-    int n_recorded = 0;
-    status st = one ? OK : err_memory(e, "a check", 2 * n * sizeof *one);
-    st = st ? st : evaluate_on(t, 1, one, &n_recorded, e);
-    st = st ? st : evaluate_on(t, 0, whole, &n_recorded, e);
-    if (!st)
-        verdict(g, "tensor", text("%s, %s keys: sums of segments", t->name, t->kv),
-                distance(whole, one, n), t->near);
-    mem_free(one);
-    return st;
-}
-
-static status check_ranks(rig *g, const tensor_case *t, err *e)
-{
-    size_t n = (size_t)t->n_vocab * (STEPS + 1);
+    size_t n = (size_t)t->n_vocab * (STEPS + 1), row = (size_t)t->n_vocab * sizeof(float);
     float *one = mem_alloc(2 * n * sizeof *one), *more = one + n;
     int n_recorded = 0;
     status st = one ? OK : err_memory(e, "a check", 2 * n * sizeof *one);
     st = st ? st : evaluate_on(t, 1, one, &n_recorded, e);
-    for (int32_t r = 2; r <= RANKS && !st; r++) {
+    for (int32_t r = first; r <= last && !st; r++) {
         int differ = 0;
         memset(more, 0, n * sizeof *more);
-        if ((st = evaluate_on(t, r, more, &n_recorded, e)))
-            break;
+        if (r == 1 || (st = evaluate_on(t, r, more, &n_recorded, e)))
+            continue;
         for (size_t i = 0; i <= STEPS; i++)
-            differ += memcmp(one + i * (size_t)t->n_vocab, more + i * (size_t)t->n_vocab,
-                             (size_t)t->n_vocab * sizeof *one) != 0;
-        verdict(g, "tensor", text("%s, %s keys, %d devices: passes that differ", t->name, t->kv, r),
-                differ, 0);
-        verdict(g, "tensor", text("%s, %d devices: no pass is recorded", t->name, r),
-                n_recorded == 0, 0);
+            differ += memcmp(one + i * (size_t)t->n_vocab, more + i * (size_t)t->n_vocab, row) != 0;
+        if (r)
+            verdict(g, "tensor",
+                    text("%s, %s keys, %d devices: passes that differ", t->name, t->kv, r), differ,
+                    0);
+        else
+            verdict(g, "tensor", text("%s, %s keys: sums of segments", t->name, t->kv),
+                    splits_distance(more, one, n), t->near);
+        if (r)
+            verdict(g, "tensor", text("%s, %d devices: no pass is recorded", t->name, r),
+                    n_recorded == 0, 0);
     }
     mem_free(one);
     return st;
@@ -264,16 +246,6 @@ static status use_all_experts(const char *path, int32_t n_experts, err *e)
     return done ? OK : err_set(e, E_IO, "%s: %s is not there", path, key);
 }
 
-static const char *made(const char *size, const char *type)
-{
-    static int n;
-    char file[64];
-    snprintf(file, sizeof file, "tensor-%s-%d.gguf", size, n++);
-    const char *path = test_temp(file);
-    const char *argv[] = {size, path, "--type", type};
-    return command_synth.run(&command_synth, 4, (char **)argv) ? NULL : path;
-}
-
 /* Of the golden models those with keys that layers share, windows and one KV head: their prompts go
  * past the window and round the ring. */
 static void check_golden(rig *g, const char *name, const char *kv)
@@ -292,7 +264,7 @@ static void check_golden(rig *g, const char *name, const char *kv)
                            .n_vocab = f.n_vocab,
                            .chunk = 16,
                            .near = 0.02};
-    if (check_ranks(g, &t, &e) || check_sums(g, &t, &e))
+    if (check_ranks(g, &t, 0, RANKS, &e))
         failed(g, "tensor", e.text);
     unlink(path);
     fidelity_close(&f);
@@ -307,9 +279,8 @@ static void check_with(rig *g, const char *size, const char *type, const char *k
     char name[64];
     err e = {0};
     carat_model *m = NULL;
-    const char *path = made(size, type);
-    status st = path ? carat_model_open(path, &(carat_model_options){.vocab_only = true}, &m, &e)
-                     : err_set(&e, E_IO, "%s: not made", size);
+    const char *path = synth_file(size, type, NULL, NULL);
+    status st = carat_model_open(path, &(carat_model_options){.vocab_only = true}, &m, &e);
     const int32_t n_vocab = st ? 1 : m->core.n_vocab;
     if (!st && m->core.n_expert_layers)
         n_experts = m->core.experts[0].n_experts;
@@ -326,12 +297,11 @@ static void check_with(rig *g, const char *size, const char *type, const char *k
                            .n_vocab = n_vocab,
                            .chunk = 24,
                            .near = near};
-    st = st ? st : check_ranks(g, &t, &e);
+    st = st ? st : check_ranks(g, &t, n_experts ? 2 : 0, RANKS, &e);
     st = !st && n_experts ? use_all_experts(path, n_experts, &e) : st;
-    if (st || check_sums(g, &t, &e))
+    if (st || (n_experts && check_ranks(g, &t, 0, 0, &e)))
         failed(g, "tensor", e.text);
-    if (path)
-        unlink(path);
+    unlink(path);
 }
 
 static void check_made(rig *g, const char *size, const char *type, const char *kv, double near)
@@ -345,15 +315,87 @@ static void check_adapted(rig *g, const char *size, const char *type, double nea
 {
     if (!my_turn(g, "tensor"))
         return;
-    const char *base = made(size, "f32"), *adapter = test_temp("tensor-adapter.gguf");
-    if (!base) {
-        failed(g, "tensor", "no model for an adapter");
-        return;
-    }
+    const char *base = synth_file(size, "f32", NULL, NULL);
+    const char *adapter = test_temp("tensor-adapter.gguf");
     lora_rig_adapter(base, adapter, &(lora_recipe){.rank = 4, .alpha = 8, .seed = 5});
     check_with(g, size, type, "f16", near, adapter);
     unlink(base);
     unlink(adapter);
+}
+
+/* ---- Answers ---------------------------------------------------------------------------------
+ */
+
+static status answer_on(const split_case *c, const char *path, carat_model_options o, int32_t n,
+                        split_said *out, err *e)
+{
+    carat_model *m = NULL;
+    status st = splits_open(path, o, on_gpu(n), &m, e);
+    st = st ? st : splits_answer(m, &c->jobs, out, e);
+    carat_model_close(m);
+    return st;
+}
+
+/* Several side by side, greedy and sampled; with a drafter those without it. */
+static void check_answers(rig *g, const split_case *c)
+{
+    const int32_t n = c->jobs.n;
+    carat_model_options o;
+    const char *path = split_case_write(c, &o), *draft = o.draft;
+    split_said *one = mem_calloc((size_t)(2 * n), sizeof *one), *more = one + n;
+    err e = {0};
+    status st = one ? OK : err_memory(&e, "a check", (size_t)(2 * n) * sizeof *one);
+    o.draft = NULL;
+    st = st ? st : answer_on(c, path, o, 1, one, &e);
+    o.draft = draft;
+    for (int32_t r = draft ? 1 : 2; r <= (g->quick ? 2 : RANKS) && !st; r++) {
+        if ((st = answer_on(c, path, o, r, more, &e)))
+            break;
+        verdict(g, "tensor answers", text("%s, %d devices: the first that differs", c->name, r),
+                1 + splits_differ(one, more, n), 0);
+        if (draft)
+            verdict(g, "tensor answers", text("%s, %d devices: nothing is drafted", c->name, r),
+                    splits_drafted(more, n) == 0, 0);
+    }
+    if (st)
+        failed(g, "tensor answers", e.text);
+    mem_free(one);
+}
+
+/* A prompt goes round the ring of a window, and its last chunk is shorter than the window. */
+static void check_rings(rig *g)
+{
+    enum { CHUNK = 24, TURNS = 3, REST = 5, N = TURNS * CHUNK + REST + STEPS };
+    int32_t ids[N];
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    err e = {0};
+    if (!my_turn(g, "tensor answers"))
+        return;
+    const char *path = synth_file("tiny-gemma3", "f32", NULL, NULL);
+    tensor_case t = {.name = "rings", .path = path, .kv = "q8_0", .ids = ids, .n = N};
+    t.chunk = CHUNK;
+    t.near = 0.25;
+    status st = splits_open(path, (carat_model_options){0}, on_gpu(2), &m, &e);
+    const carat_session_options so = {.n_ctx = N + ROOM, .chunk = CHUNK, .checkpoint_mb = -1};
+    if (st || (st = carat_session_open(m, &so, &s, &e))) {
+        failed(g, "tensor answers", e.text);
+    } else {
+        int n_rings = 0;
+        t.n_vocab = m->core.n_vocab;
+        for (int32_t i = 0; i < m->core.n_kv; i++) {
+            const kv_view *v = &s->b.slot->t.kv.layout->view[i];
+            n_rings += v->window > REST && v->n_slots && v->n_slots < N - STEPS;
+        }
+        verdict(g, "tensor answers", "rings that are gone round", n_rings > 0 ? 0 : 1, 0);
+    }
+    carat_session_close(s);
+    carat_model_close(m);
+    for (int32_t i = 0; i < N; i++)
+        ids[i] = (7 + 31 * i + i * i) % 512;
+    if (!st && check_ranks(g, &t, 0, g->quick ? 2 : RANKS, &e))
+        failed(g, "tensor answers", e.text);
+    unlink(path);
 }
 
 void check_tensor(rig *g)
@@ -375,6 +417,12 @@ void check_tensor(rig *g)
     check_made(g, "tiny-qwen35moe-keys", "q8_0", "f16", 0.25);
     check_made(g, "tiny-gpt-oss", "mxfp4", "f16", 0.25);
     check_adapted(g, "tiny-qwen3", "q8_0", 0.25);
+    check_rings(g);
+    for (int i = 0; i < SPLIT_CASES; i++) {
+        const split_case *c = &split_cases[i];
+        if (my_turn(g, "tensor answers") && (!g->quick || (c->size && c->jobs.longest < 100)))
+            check_answers(g, c); /* the others take the emulator minutes */
+    }
     setenv("CARAT_PEERS", "off", 1); /* copies in the place of reading */
     check_made(g, "tiny-llama3", "bf16", "f32", 0.05);
     unsetenv("CARAT_PEERS");
