@@ -289,16 +289,8 @@ static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
 }
 
 /* All devices are open. */
-static status place_ranks(carat_model *m, const carat_model_options *opt, int32_t n, err *e)
+static status place_ranks(carat_model *m, int32_t n, err *e)
 {
-    const draft_model *draft = m->draft[DRAFTER_MODEL];
-    if (n > 1 && draft && draft->class == &draft_mtp &&
-        !drafter_gives_way(m, opt, "with --split tensor no device has all keys, which it reads"))
-        return err_set(
-            e, E_UNSUPPORTED,
-            "%s is an MTP assistant, which reads the model's keys (--draft): with --split "
-            "tensor no device has all of them",
-            draft->core.name);
     status st = OK;
     for (int32_t i = 1; i < n && !st; i++) {
         device *d = model_device(m, i);
@@ -320,7 +312,7 @@ static status open_stages(carat_model *m, const carat_model_options *opt, const 
     }
     m->n_stages = l->n;
     if (!st && by_tensors(opt))
-        return place_ranks(m, opt, l->n, e);
+        return place_ranks(m, l->n, e);
     for (int32_t k = 0; k < l->n && !st; k++)
         model_device(m, stage_side(m, k))->n_ahead = l->n + 1;
     if (!st && opt->gpu_split)

@@ -55,7 +55,9 @@ void drafters_close(carat_model *m)
     }
 }
 
-bool drafter_gives_way(carat_model *m, const carat_model_options *opt, const char *why)
+/* For "auto", before weights are loaded: lookup takes the drafter's place and says why. false: the
+ * drafter was named, or there is none. */
+static bool gives_way(carat_model *m, const carat_model_options *opt, const char *why)
 {
     draft_model *d = m->draft[DRAFTER_MODEL], *l = m->draft[DRAFTER_LOOKUP];
     if (!opt->draft || strcmp(opt->draft, "auto") != 0 || !d || !l)
@@ -79,7 +81,7 @@ status drafters_that_fit(carat_model *m, const carat_model_options *opt,
         bool room = !fits(user, m, &without);
         m->draft[DRAFTER_MODEL] = d;
         snprintf(without.text, sizeof without.text, "there is no room for it: %.190s", with.text);
-        if (room && drafter_gives_way(m, opt, without.text))
+        if (room && gives_way(m, opt, without.text))
             return OK;
     }
     return st ? err_set(e, st, "%s", with.text) : OK;

@@ -239,9 +239,6 @@ void drafters_unload_weights(carat_model *m);
 bool drafter_is_loaded(const carat_model *m, int which);
 status drafters_load_weights(carat_model *m, err *e);
 void drafters_close(carat_model *m); /* safe on a model without drafters */
-/* For "auto", before weights are loaded: lookup takes the drafter's place and says why. false: the
- * drafter was named, or there is none. */
-bool drafter_gives_way(carat_model *m, const carat_model_options *opt, const char *why);
 /* For "auto", before weights are loaded: where `fits` fails with E_MEMORY and would not without the
  * drafter's weights, lookup takes the drafter's place and says why. Otherwise as `fits`. */
 status drafters_that_fit(carat_model *m, const carat_model_options *opt,

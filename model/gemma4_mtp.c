@@ -6,7 +6,8 @@
  * the last norm.
  *
  * If the target is divided, its embedding and its stores may be on other devices than the
- * assistant. The pass visits them; all else is on the main one.
+ * assistant. The pass visits them; all else is on the main one. Of a target that is split by
+ * tensors it visits every rank, each with the queries of the rank's KV heads.
  */
 #include "model/gemma4_mtp.h"
 
@@ -22,6 +23,40 @@ static void mtp_embed(pass *p, const model *target, const mat *ids, mat in)
     op_copy(p, mat_columns(in, 0, w->n_in), e);
 }
 
+/* q, on the main device, to the keys of a store on its own. */
+static mat attend_there(pass *p, mat q, const kv_view *kv)
+{
+    op_cross(p, kv->side, (mat *const[]){&q}, 1);
+    mat a = op_attend(p, q, kv, 1.0f);
+    op_cross(p, PASS_MAIN, (mat *const[]){&a}, 1);
+    return a;
+}
+
+/* The same to the parts of a store on the ranks of the target. A KV head that several ranks have is
+ * read from the first of them. */
+static mat attend_ranks(pass *p, const model *target, const kv_layout *kvs, int32_t donor, mat q,
+                        bool wide)
+{
+    const int32_t n_stores = kvs->n / target->n_ranks;
+    mat y = mat_flat(pass_mat(p, q.rows, q.heads, q.cols));
+    for (int32_t r = 0, done = 0; r < target->n_ranks && !pass_failed(p); r++) {
+        const kv_spec *part = &target->kv[r * n_stores + donor];
+        kv_view kv = kvs->view[r * n_stores + donor];
+        const int32_t width = q.heads / part->head_kv_all * q.cols; /* queries of a KV head */
+        const int32_t first = part->head0 * width, n = part->n_head_kv * width;
+        if (part->head0 + part->n_head_kv <= done)
+            continue;
+        kv.wide |= wide;
+        kv.head_all = q.heads;
+        mat some = pass_mat(p, q.rows, 1, n);
+        op_copy(p, some, mat_columns(mat_flat(q), first, n));
+        op_copy(p, mat_columns(y, first, n),
+                mat_flat(attend_there(p, mat_heads(some, q.cols), &kv)));
+        done = part->head0 + part->n_head_kv;
+    }
+    return y;
+}
+
 /* q: the product. */
 static mat mtp_attend(pass *p, const gemma4_mtp *g, const gemma4_mtp_layer *L, const kv_layout *kvs,
                       mat q)
@@ -29,10 +64,8 @@ static mat mtp_attend(pass *p, const gemma4_mtp *g, const gemma4_mtp_layer *L, c
     kv_view kv = kvs->view[L->donor];
     kv.wide |= L->wide;
     q = op_qkv(p, &(qkv){.q = q, .q_norm = &L->q_norm, .eps = g->eps, .q_rope = L->rope}, &kv);
-    op_cross(p, kv.side, (mat *const[]){&q}, 1);
-    mat a = op_attend(p, q, &kv, 1.0f);
-    op_cross(p, PASS_MAIN, (mat *const[]){&a}, 1);
-    return a;
+    return g->target->n_ranks ? attend_ranks(p, g->target, kvs, L->donor, q, L->wide)
+                              : attend_there(p, q, &kv);
 }
 
 /* h: s->x normed. */

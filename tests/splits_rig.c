@@ -168,6 +168,7 @@ const split_case split_cases[SPLIT_CASES] = {
     {"pictures", "tiny-ple", NULL, "tiny-mmproj-clamped", NULL, {SOME, .pictures = true}},
     {"a NextN layer", "tiny-qwen35-keys", "--nextn", NULL, "nextn", {SOME, .n_draft = 4}},
     {"DFlash", "tiny-qwen35-keys", NULL, NULL, "dflash-tiny-qwen35", {SOME, .n_draft = 4}},
+    {"an MTP assistant", "tiny-dense", NULL, NULL, "mtp-tiny", {SOME, .n_draft = 4}},
     /* the oldest pages of every rank leave its memory */
     {"a pool", "tiny-qwen3", NULL, NULL, NULL,
      {.session = {.n_ctx = 768, .chunk = 64, .checkpoint_mb = -1, .kv_resident = 512,
@@ -185,7 +186,7 @@ const char *split_case_write(const split_case *c, carat_model_options *o)
     if (c->tower)
         o->mmproj = synth_file(c->tower, "f32", NULL, NULL);
     if (c->draft && !own)
-        o->draft = synth_file(c->draft, "f32", "--dialect", "llama.cpp");
+        o->draft = synth_file(c->draft, "f32", NULL, NULL);
     return c->size ? synth_file(c->size, "f32", c->more, NULL) : test_path("models/demo.gguf");
 }
 

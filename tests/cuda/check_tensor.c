@@ -326,12 +326,12 @@ static void check_adapted(rig *g, const char *size, const char *type, double nea
 /* ---- Answers ---------------------------------------------------------------------------------
  */
 
-static status answer_on(const split_case *c, const char *path, carat_model_options o, int32_t n,
+static status answer_on(const split_jobs *j, const char *path, carat_model_options o, int32_t n,
                         split_said *out, err *e)
 {
     carat_model *m = NULL;
     status st = splits_open(path, o, on_gpu(n), &m, e);
-    st = st ? st : splits_answer(m, &c->jobs, out, e);
+    st = st ? st : splits_answer(m, j, out, e);
     carat_model_close(m);
     return st;
 }
@@ -339,17 +339,20 @@ static status answer_on(const split_case *c, const char *path, carat_model_optio
 /* Several side by side, greedy and sampled; with a drafter those without it. */
 static void check_answers(rig *g, const split_case *c)
 {
-    const int32_t n = c->jobs.n;
+    split_jobs j = c->jobs;
+    if (g->quick) /* the emulator takes seconds for a row */
+        j.n = j.n_slots = 2, j.n_tokens = 4, j.longest = 20;
+    const int32_t n = j.n;
     carat_model_options o;
     const char *path = split_case_write(c, &o), *draft = o.draft;
     split_said *one = mem_calloc((size_t)(2 * n), sizeof *one), *more = one + n;
     err e = {0};
     status st = one ? OK : err_memory(&e, "a check", (size_t)(2 * n) * sizeof *one);
     o.draft = NULL;
-    st = st ? st : answer_on(c, path, o, 1, one, &e);
+    st = st ? st : answer_on(&j, path, o, 1, one, &e);
     o.draft = draft;
     for (int32_t r = draft ? 1 : 2; r <= (g->quick ? 2 : RANKS) && !st; r++) {
-        if ((st = answer_on(c, path, o, r, more, &e)))
+        if ((st = answer_on(&j, path, o, r, more, &e)))
             break;
         verdict(g, "tensor answers", text("%s, %d devices: the first that differs", c->name, r),
                 1 + splits_differ(one, more, n), 0);
