@@ -4,6 +4,7 @@
  *     bench_matmul_cuda [--cuts [--piece N]] [--mix] [--rows N]... [--read GB/S] [--small]
  *                       [SUBSTRING of printed names]
  *     bench_matmul_cuda long [SUBSTRING]     (matmul_cuda_long.c)
+ *     bench_matmul_cuda experts [SUBSTRING]  (matmul_cuda_experts.c)
  *
  * A line per product and row count:
  *     us       the time with the device's own cut, as in decoding
@@ -166,7 +167,7 @@ static step step_of(int32_t rows)
     static kv_base kv[1];
     for (int32_t i = 0; i < ROWS; i++)
         list[i] = i;
-    const row_keys keys = {list, zero, list};
+    const row_keys keys = {list, zero, list, list};
     return (step){.all = {.n = rows, .token = zero, .pos = list, .seq = zero, .keys = {keys, keys}},
                   .n_seqs = 1,
                   .n_kv = 1,
@@ -612,6 +613,12 @@ int main(int argc, char **argv)
     if (shapes || (argc > 1 && !strcmp(argv[1], "long"))) {
         check(device_open_cuda(&b.d, NULL, &e), &e);
         int rc = bench_long(b.d, argc > 2 ? argv[2] : "", shapes);
+        device_close(b.d);
+        return rc;
+    }
+    if (argc > 1 && !strcmp(argv[1], "experts")) {
+        check(device_open_cuda(&b.d, NULL, &e), &e);
+        int rc = bench_experts(b.d, argc > 2 ? argv[2] : "");
         device_close(b.d);
         return rc;
     }

@@ -4,6 +4,7 @@
  * with this file in it starts on any machine. All work goes to one stream, in order, so uploads and
  * downloads need no other synchronisation with passes.
  */
+#include "backend/cuda/launch_tall.h"
 #include "backend/cuda/offload.h"
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/page_rescore_int.h"
@@ -583,7 +584,8 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
                           cu_flash512_hopper_init() | cu_flash512_spread_init() |
-                          cu_split_hopper_init() | cu_select_hopper_init() | cu_tall_init());
+                          cu_split_hopper_init() | cu_select_hopper_init() | cu_tall_init() |
+                          cu_tall_experts_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;

@@ -131,11 +131,12 @@ template <int K> struct unit_scales {
         parity[0].begin(unit, row);
         parity[1].begin(unit, row);
     }
-    DEV scales group(const uint8_t *unit, const uint8_t *table, int row, int g, uint32_t power)
+    /* line: of the row in the table */
+    DEV scales group(const uint8_t *unit, const uint8_t *line, int row, int g, uint32_t power)
     {
         if (traits<K>::super) {
             if (g % 2 == 0) {
-                float4 v = *(const float4 *)(table + row * SCALE_LINE + g * 8);
+                float4 v = *(const float4 *)(line + g * 8);
                 pair[0] = make_float2(v.x, v.y);
                 pair[1] = make_float2(v.z, v.w);
             }
@@ -146,18 +147,19 @@ template <int K> struct unit_scales {
     }
 };
 
-/* Group g of the warp's unit as two fragments of 16 columns. */
+/* Group g as two fragments of 16 columns: of two units eight rows each. row: the lane's of each
+ * unit, whose scales are in lines gid and gid + 8 of the table. */
 template <int K>
-DEV void group_fragments(uint32_t (*a)[4], const uint8_t *unit, const uint8_t *table,
-                         unit_scales<K> *at, int g, constants is)
+DEV void group_fragments(uint32_t (*a)[4], const uint8_t *const (&unit)[2], const int (&row)[2],
+                         const uint8_t *table, unit_scales<K> *at, int g, constants is)
 {
     using T = traits<K>;
     const int gid = lane_id() >> 2, tid = lane_id() & 3;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         uint32_t q[2];
-        half_codes<K>(q, unit, g, gid + 8 * h, tid);
-        scales v = at[h].group(unit, table, gid + 8 * h, g, is.power);
+        half_codes<K>(q, unit[h], g, row[h], tid);
+        scales v = at[h].group(unit[h], table + (gid + 8 * h) * SCALE_LINE, row[h], g, is.power);
 #pragma unroll
         for (int s = 0; s < 2; s++) {
             float f = T::split && s ? v.f1 : v.f0, x[4];
@@ -171,6 +173,16 @@ DEV void group_fragments(uint32_t (*a)[4], const uint8_t *unit, const uint8_t *t
             a[s][2 + h] = f32x2_to_bf16(x[2], x[3]);
         }
     }
+}
+
+/* The same of all rows of one unit. */
+template <int K>
+DEV void group_fragments(uint32_t (*a)[4], const uint8_t *unit, const uint8_t *table,
+                         unit_scales<K> *at, int g, constants is)
+{
+    const int gid = lane_id() >> 2, row[2] = {gid, gid + 8};
+    const uint8_t *const both[2] = {unit, unit};
+    group_fragments<K>(a, both, row, table, at, g, is);
 }
 
 /* Waits until all but the youngest n groups of copies have arrived. */

@@ -114,7 +114,7 @@ DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
     emu_product_issue(&p);
 }
 /* D += A B' in bf16: A in registers, as 16-bit fragments of A are (dev.cuh), B N x 16, both along
- * the sum. N: 96, 128, 160 or 192. */
+ * the sum. N: 32, 64, 72, 80, 96, 128, 160 or 192. */
 template <int N> DEV void wg_mma_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
 {
     emu_product p = {d, 0, b, a, N, false, true, true};
@@ -257,7 +257,20 @@ DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
 #define AND ,
 template <int N> DEV void wg_mma_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
 {
-    static_assert(N == 96 || N == 128 || N == 160 || N == 192, "columns of a product");
+    static_assert(N == 32 || N == 64 || N == 72 || N == 80 || N == 96 || N == 128 || N == 160 ||
+                      N == 192,
+                  "columns of a product");
+    if constexpr (N == 32)
+        BF16_PRODUCT(32, TEN() "%10, %11, %12, %13, %14, %15", 16, 17, 18, 19, 20, F8(0) AND F8(8));
+    if constexpr (N == 64)
+        BF16_PRODUCT(64, TEN() TEN(1) TEN(2) "%30, %31", 32, 33, 34, 35, 36, F32_(0));
+    if constexpr (N == 72)
+        BF16_PRODUCT(72, TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35", 36, 37, 38, 39, 40,
+                     F32_(0) AND "+f"(d[32]) AND "+f"(d[33]) AND "+f"(d[34]) AND "+f"(d[35]));
+    if constexpr (N == 80)
+        BF16_PRODUCT(80,
+                     TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39", 40,
+                     41, 42, 43, 44, F32_(0) AND F8(32));
     if constexpr (N == 96)
         BF16_PRODUCT(96, TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47", 48,
                      49, 50, 51, 52, F32_(0) AND F8(32) AND F8(40));

@@ -13,10 +13,11 @@
  * tile it is in nor on the number of rows.
  *
  * Experts: the same kernels over a list of (expert, rows) tiles made on the device by sort_kernel,
- * with rows gathered through the sorted list; nothing waits for the host.
+ * with rows gathered through the sorted list; nothing waits for the host. On GPUs of 9.0 most go to
+ * matmul_tall_experts_hopper.cu.
  */
 #include "backend/cuda/lattice.cuh"
-#include "backend/cuda/launch_products.h"
+#include "backend/cuda/launch_tall.h"
 #include "backend/cuda/prompt.cuh"
 
 enum { BM = 128, BN = 128, BK = 64, LINE = BK + 8 /* padded against bank conflicts */ };
@@ -460,13 +461,14 @@ DEV void place_one(int *place, int32_t *order, int expert, int p)
         order[atomicAdd(&place[expert], 1)] = p;
 }
 
-/* Sorts pairs by expert: order lists them, tiles cuts each expert's list into at most most_rows.
+/* Sorts pairs by expert: order lists them, tiles cuts each expert's list into at most most_rows. An
+ * expert's tiles are equal but for the last, and multiples of `even` rows, which divides most_rows.
  * grid:   one block; pairs are at most 2^16
  * shared: counts and places, two ints per expert
  * bound:  latency */
 __global__ void __launch_bounds__(SORT_THREADS)
-    sort_kernel(const int32_t *expert, int n_pairs, int n_expert, int most_rows, int32_t *order,
-                expert_tile *tiles, int32_t *n_tiles)
+    sort_kernel(const int32_t *expert, int n_pairs, int n_expert, int most_rows, int even,
+                int32_t *order, expert_tile *tiles, int32_t *n_tiles)
 {
     grid_trigger();
     grid_wait();
@@ -490,9 +492,9 @@ __global__ void __launch_bounds__(SORT_THREADS)
             int first = at + pairs_to - pairs;
             if (e < n_expert)
                 place[e] = first;
+            const int each = cuts ? ((pairs + cuts - 1) / cuts + even - 1) / even * even : 0;
             for (int i = 0; i < cuts; i++) {
-                expert_tile tile = {e, first + i * most_rows, min(pairs - i * most_rows, most_rows),
-                                    0};
+                expert_tile tile = {e, first + i * each, min(pairs - i * each, each), 0};
                 tiles[n + cuts_to - cuts + i] = tile;
             }
             at += (int)shfl_u32((uint32_t)pairs_to, 31);
@@ -513,8 +515,9 @@ __global__ void __launch_bounds__(SORT_THREADS)
 extern "C" void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs,
                                int32_t n_expert, expert_lists l)
 {
+    const int most = expert_tile_rows(n_pairs, n_expert);
     LAUNCH(sort_kernel, dim3(1), dim3(SORT_THREADS), (size_t)n_expert * 2 * sizeof(int32_t), s,
-           expert, n_pairs, n_expert, expert_tile_rows(n_pairs, n_expert), l.order,
+           expert, n_pairs, n_expert, most, cu_gpu.wgmma ? 8 : most, l.order,
            (expert_tile *)l.tiles, l.n_tiles);
 }
 
@@ -523,5 +526,7 @@ extern "C" void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, 
                               int32_t k)
 {
     mma_args a = {y, x.bf, w, y.rows, (const expert_tile *)l.tiles, l.n_tiles, l.order, k};
+    if (cu_expert_tall(s, y, x, w, l, k))
+        return;
     mma_any(s, a, expert_tile_rows(y.rows, w.n_mat), expert_tiles(y.rows, w.n_mat));
 }

@@ -7,29 +7,12 @@
  *      outputs  |                |    A warp copies weights, 256 columns a step, and two warps
  *               +----------------+    copy activations, 64 columns a step
  *
- *     activations  [stages][rows][64]          bf16, swizzled (hopper.cuh)
- *     weights      [stages][warps][unit]       as packed: 16 outputs to a warp
- *     scales       [warps][table]              fragments.cuh
- *
  * While the tensor cores multiply 32 columns, a warp makes the next 32 of its weights bf16. A
  * product of 64 outputs x 16 columns x 128 rows takes them 64 cycles, those of two warpgroups 128,
  * in which a scheduler makes the weights of two warps: 16 of each lane, some 80 instructions. Of
  * many rows the reads of the second cache are the limit: an activation serves a block's outputs.
- *
- * Every sum adds its columns 16 at a time in ascending order, as in matmul_mma.cu. So results are
- * bit-identical.
  */
-#include "backend/cuda/fragments.cuh"
-#include "backend/cuda/hopper.cuh"
-#include "backend/cuda/launch_products.h"
-#include "backend/cuda/prompt.cuh"
-
-enum {
-    STEP = 64,             /* columns of a stage of activations */
-    STEP_BYTES = 2 * STEP, /* of a row */
-    X_STAGES = 4,
-    MOST_STAGES = 4 /* of weights */
-};
+#include "backend/cuda/tall.cuh"
 
 /* WARPS that multiply 16 outputs each, and three that copy. */
 template <int WARPS> static constexpr int tall_threads = 32 * (WARPS + 3);
@@ -37,14 +20,6 @@ template <int WARPS> static constexpr int tall_threads = 32 * (WARPS + 3);
 struct tall_args {
     mma_args a;
     int stages; /* of weights */
-};
-
-template <int ROWS> struct tall_x {
-    static constexpr int stage = ROWS * STEP_BYTES;
-};
-
-struct tall_bars {
-    uint64_t full[X_STAGES], free[X_STAGES], units_full[MOST_STAGES], units_free[MOST_STAGES];
 };
 
 /* Copies rows of the tile, 64 columns at a time: a lane's are every eighth, a piece of 16 bytes
@@ -80,119 +55,23 @@ DEV void fetch_rows(const mma_args &a, uint8_t *xs, tall_bars &bars, int first, 
     copy_wait<0>();
 }
 
-/* One plane of a unit: where a warp's tile has it, and where it goes. A lane of the fetching warp
- * copies plane lane % 4 of tile lane / 4. */
-template <int K> struct tall_plane {
-    using S = staged<K>;
-    const uint8_t *from;
-    int bytes, to; /* of a unit; from the beginning of the warp's unit */
-    bool codes;    /* of groups, of which the last unit may have fewer than eight */
-
-    DEV void begin(const packed &w, int tile, int which)
-    {
-        const size_t units = (size_t)tile * w.n_unit;
-        codes = which == 0 && !traits<K>::whole;
-        bytes = which == 0 ? S::codes : which == 1 ? S::high : which == 2 ? S::scale : S::super;
-        to = which == 0 ? 0 : which == 1 ? S::at_high : which == 2 ? S::at_scale : S::at_super;
-        from = (which == 0   ? w.codes
-                : which == 1 ? w.high
-                : which == 2 ? w.scale
-                             : w.super) +
-               (traits<K>::shares || which ? units * bytes
-                                           : (size_t)tile * w.n_group * (S::codes / 8));
-    }
-    /* Groups past the end keep what the stage had: they meet zeros of x. */
-    DEV int bytes_of(int unit, int n_group) const
-    {
-        return codes ? min(bytes, (n_group - 8 * unit) * (S::codes / 8)) : bytes;
-    }
-};
-
 /* Copies the weights of the block's tiles, a unit at a time. By one warp; a plane of a tile is one
  * copy. */
 template <int K, int WARPS>
 DEV void fetch_units(const packed &w, uint8_t *units, tall_bars &bars, int stages)
 {
-    enum { COPIES = 4 * WARPS, EACH = (COPIES + 31) / 32 };
-    tall_plane<K> p[EACH];
+    tall_copies<K, WARPS> c;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int tile = (lane_id() + 32 * i) / 4;
-        p[i].begin(w, min((int)blockIdx.y * WARPS + tile, w.n_tile - 1), lane_id() & 3);
-        p[i].to += tile * staged<K>::bytes;
-    }
-    for (int k = 0, which = 0, turn = 0; k < w.n_unit; k++) {
-        uint8_t *to = units + which * WARPS * staged<K>::bytes;
-        bar_wait(&bars.units_free[which], turn ^ 1);
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int n = p[i].bytes_of(k, w.n_group);
-            if (COPIES % 32 && lane_id() + 32 * i >= COPIES)
-                continue;
-            if (n > 0)
-                copy_bulk(to + p[i].to, p[i].from + (size_t)k * p[i].bytes, n,
-                          &bars.units_full[which]);
-            else
-                bar_arrive(&bars.units_full[which]);
-        }
-        if (++which == stages)
-            which = 0, turn ^= 1;
-    }
-}
-
-/* The products of a warpgroup's 64 outputs with all rows; acc: as hopper.cuh has D. */
-template <int K, int ROWS, int WARPS>
-DEV void multiply_rows(float (&acc)[ROWS / 2], const tall_args &s, uint8_t *units, uint8_t *table,
-                       uint8_t *xs, tall_bars &bars)
-{
-    /* A shuffle hides the constants from the compiler, which keeps them in registers then. */
-    const constants is = {shfl_u32(0x4b000000, 0), shfl_u32(code_float<K>::power, 0)};
-    uint32_t fa[2][2][4]; /* of a group while the tensor cores read those of the one before */
-#pragma unroll
-    for (int i = 0; i < ROWS / 2; i++)
-        acc[i] = 0;
-    for (int k = 0, now = 0, turn = 0; k < s.a.w.n_unit; k++) {
-        const uint8_t *unit = units + now * (WARPS * staged<K>::bytes);
-        unit_scales<K> scale[2];
-        bar_wait(&bars.units_full[now], turn);
-        if (traits<K>::super) {
-            write_scales(table, unit + staged<K>::at_super, is.power);
-            __syncwarp();
-        }
-        scale[0].begin(unit, lane_id() >> 2);
-        scale[1].begin(unit, (lane_id() >> 2) + 8);
-#pragma unroll
-        for (int g = 0; g < 8; g++) {
-            const int step = 4 * k + g / 2, which = step % X_STAGES;
-            group_fragments<K>(fa[g & 1], unit, table, scale, g, is);
-            if (g % 2 == 0) {
-                bar_wait(&bars.full[which], step / X_STAGES & 1);
-                tensor_fence();
-            }
-            const uint64_t x = operand(shared_at(xs + which * tall_x<ROWS>::stage), 16);
-            hold(acc);
-            wg_fence();
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                wg_mma_bf16<ROWS>(acc, fa[g & 1][h], x + (g % 2 * 64 + h * 32) / 16);
-            wg_commit();
-            wg_wait<1>(); /* the group before is multiplied: its fragments and its rows are free */
-            hold(acc);
-            if (g % 2 == 0 && step > 0)
-                warp_arrive(&bars.free[(step - 1) % X_STAGES]);
-        }
-        __syncwarp(); /* all lanes have read the unit and the table */
-        warp_arrive(&bars.units_free[now]);
-        if (++now == s.stages)
-            now = 0, turn ^= 1;
-    }
-    wg_wait<0>();
-    hold(acc);
+    for (int i = 0; i < c.each; i++)
+        c.begin(i, w, 0, min((int)blockIdx.y * WARPS + c.tile(i), w.n_tile - 1));
+    ring_place at = {0, 0};
+    for (int k = 0; k < w.n_unit; k++, at.next(stages))
+        c.copy(k, w.n_group, units, bars, at);
 }
 
 /* y[r, o] = sum_i x[r, i] W[o, i]      W: packed, x: bf16, sums f32
  * grid:   tile of rows x tile of outputs, 16 to a warp
- * shared: as drawn above
+ * shared: tall.cuh
  * bound:  latency at few rows; reads of the second cache at many */
 template <int K, int ROWS, int WARPS>
 __global__ void __launch_bounds__(tall_threads<WARPS>, 1) tall_kernel(tall_args s)
@@ -207,17 +86,8 @@ __global__ void __launch_bounds__(tall_threads<WARPS>, 1) tall_kernel(tall_args 
 
     grid_trigger();
     lattice_begin<K>(a.w.kind);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < X_STAGES; i++) {
-            bar_init(&bars.full[i], 64);
-            bar_init(&bars.free[i], WARPS);
-        }
-        for (int i = 0; i < s.stages; i++) {
-            bar_init(&bars.units_full[i], 4 * WARPS);
-            bar_init(&bars.units_free[i], WARPS);
-        }
-        tensor_fence(); /* bulk copies arrive at them */
-    }
+    if (threadIdx.x == 0)
+        bars.init(WARPS, s.stages);
     __syncthreads();
     if (warp >= WARPS + 1) {
         grid_wait();
@@ -229,13 +99,16 @@ __global__ void __launch_bounds__(tall_threads<WARPS>, 1) tall_kernel(tall_args 
         return;
     }
     const int tile = (int)blockIdx.y * WARPS + warp;
+    const int gid = lane_id() >> 2, tid = lane_id() & 3, at = warp * staged<K>::bytes;
+    const tall_rows of = {{at, at}, {gid, gid + 8}, tables + warp * scale_table<K>};
     float acc[ROWS / 2];
-    multiply_rows<K, ROWS, WARPS>(acc, s, units + warp * staged<K>::bytes,
-                                  tables + warp * scale_table<K>, xs, bars);
+    ring_place place = {0, 0};
+    int x_turn = 0;
+    multiply_rows<K, ROWS, tall_x<ROWS>::stage, WARPS * staged<K>::bytes>(
+        acc, of, a.w.n_unit, s.stages, units, xs, bars, place, x_turn);
     if (tile >= a.w.n_tile)
         return;
     grid_wait(); /* what the kernels before read of y is read */
-    const int gid = lane_id() >> 2, tid = lane_id() & 3;
 #pragma unroll
     for (int j = 0; j < ROWS / 8; j++)
 #pragma unroll
@@ -253,17 +126,9 @@ __global__ void __launch_bounds__(tall_threads<WARPS>, 1) tall_kernel(tall_args 
 
 /* ---- Launching ------------------------------------------------------------------------------ */
 
-/* Stages of weights that fit beside those of activations; bytes: with so many. */
-template <int K, int ROWS, int WARPS> static int tall_bytes(int stages)
-{
-    return 1024 + X_STAGES * tall_x<ROWS>::stage +
-           WARPS * (stages * staged<K>::bytes + scale_table<K>)+(int)sizeof(tall_bars);
-}
 template <int K, int ROWS, int WARPS> static bool tall(cudaStream_t s, const mma_args &a)
 {
-    int n = MOST_STAGES;
-    while (n > 0 && tall_bytes<K, ROWS, WARPS>(n) > cu_gpu.shared_block - table_bytes<K>)
-        n--;
+    const int n = tall_stages<K, ROWS, WARPS>();
     if (n < 2)
         return false;
     const tall_args args = {a, n};

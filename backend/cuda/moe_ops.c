@@ -6,10 +6,12 @@
  *   more        matmul_experts  two rows of an expert      matmul_float
  *   33 and more matmul_grouped  eight rows of an expert    matmul_float
  *   prompts     matmul_mma      pairs sorted by expert     F32: matmul_float, else matmul_mma
+ *               (or matmul_tall_experts_hopper)
  *
  * Down products of 32 rows take matmul_grouped too. ops.c says what every op does before and after
  * its launches.
  */
+#include "backend/cuda/launch_tall.h"
 #include "backend/cuda/offload.h"
 #include "backend/cuda/ops_int.h"
 
@@ -176,11 +178,50 @@ static void expert_mma(pass *p, mat y, dev_quant x, const weight *w, expert_list
     cu_expert_mma(cuda_of(p)->stream, by_pair(y), x, cuda_view(w), l, k);
 }
 
+static unit_rule unit_rule_of(pass *p, const weight *gate, const weight *up, int32_t n_ff,
+                              act_kind act)
+{
+    unit_rule t = {.step = gate->n_out, .cut = act == ACT_SWIGLU_CUT};
+    if (p->dry)
+        return t;
+    t.bias = cuda_vector(p, gate->bias);
+    t.up_bias = up ? cuda_vector(p, up->bias) : NULL;
+    if (!up && t.bias)
+        t.up_bias = t.bias + n_ff;
+    return t;
+}
+
+/* The units and their copy in one launch. False: there is no kernel for it. A dry pass never asks:
+ * it plans for the two products, which take more. */
+static bool units_by_expert(pass *p, mat y, dev_quant x, routing r, const weight *gate,
+                            const weight *up, act_kind act, expert_lists l)
+{
+    if (p->dry || !cuda_gates(act) || !cuda_pairs(p, gate, up, y.cols))
+        return false;
+    const unit_rule unit = unit_rule_of(p, gate, up, y.cols, act);
+    product_args a = cuda_pair_args(gate, up, y.cols, act);
+    a.y = by_pair(y);
+    a.x = x;
+    a.q = cuda_quant_room(p, a.y.rows, y.cols, true, true);
+    if (pass_failed(p))
+        return true;
+    cuda_select(p->dev);
+    cuda_wrote_mat(p, y);
+    if (!cu_expert_units(cuda_of(p)->stream, a, unit, l, r.k))
+        return false;
+    cuda_quant_keep(p, y.at, a.q);
+    return true;
+}
+
 static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
                           act_kind act)
 {
     dev_quant q = cuda_quant(p, cuda_mat(x), true, false);
     expert_lists l = sort_pairs(p, r, gate->n_mat);
+    const size_t mark = pass_mark(p);
+    if (units_by_expert(p, y, q, r, gate, up, act, l))
+        return;
+    pass_release(p, mark);
     mat a = pass_mat(p, x.rows, r.k, gate->n_out);
     mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
     if (pass_failed(p))
@@ -246,19 +287,6 @@ static routing own_experts(pass *p, routing r, const weight *w)
                                            w->first_mat, w->n_mat});
     cuda_done(p, "own experts");
     return own;
-}
-
-static unit_rule unit_rule_of(pass *p, const weight *gate, const weight *up, int32_t n_ff,
-                              act_kind act)
-{
-    unit_rule t = {.step = gate->n_out, .cut = act == ACT_SWIGLU_CUT};
-    if (p->dry)
-        return t;
-    t.bias = cuda_vector(p, gate->bias);
-    t.up_bias = up ? cuda_vector(p, up->bias) : NULL;
-    if (!up && t.bias)
-        t.up_bias = t.bias + n_ff;
-    return t;
 }
 
 void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,

@@ -1,5 +1,5 @@
-/* prompt.cuh - what the kernels of prompt rows are given: matmul_mma.cu, matmul_short.cu
- * and matmul_tall_hopper.cu. All add a row's columns 16 at a time in ascending order, so their results are bit-identical.
+/* prompt.cuh - what the kernels of prompt rows are given: matmul_mma.cu, matmul_short.cu and
+ * matmul_tall_*.cu. All add a row's columns 16 at a time in ascending order, so their results are bit-identical.
  */
 #ifndef BACKEND_CUDA_PROMPT_CUH
 #define BACKEND_CUDA_PROMPT_CUH

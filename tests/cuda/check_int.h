@@ -120,6 +120,7 @@ void follow_verdict(const follower *f, const char *name, const char *shape);
 
 void check_ops(rig *g); /* with products and attention */
 void check_products(rig *g);
+void check_tall_experts(rig *g); /* check_tall_experts.c */
 void check_invariances(rig *g);
 void check_families(rig *g);
 void check_attention(rig *g);

@@ -878,6 +878,7 @@ void check_products(rig *g)
 {
     check_all_wide(g);
     check_all_tall(g);
+    check_tall_experts(g);
     check_all_wide8(g);
     check_unknown_act(g);
     check_single_products(g);

@@ -1,0 +1,25 @@
+/* launch_tall.h - launchers of matmul_tall_experts_hopper.cu: experts of prompts on GPUs of 9.0.
+ *
+ * False, and nothing is launched, on other GPUs, for formats and shapes without a kernel, for
+ * experts that are not all on the device, and for few rows: cu_expert_mma computes the same bits.
+ */
+#ifndef BACKEND_CUDA_LAUNCH_TALL_H
+#define BACKEND_CUDA_LAUNCH_TALL_H
+
+#include "backend/cuda/launch_products.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As cu_expert_mma, which asks first. */
+bool cu_expert_tall(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k);
+/* Gated units of pairs, p.y [pairs, p.n_out], and their copy as bf16, p.q. */
+bool cu_expert_units(cudaStream_t s, product_args p, unit_rule unit, expert_lists l, int32_t k);
+int cu_tall_experts_init(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
