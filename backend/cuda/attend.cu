@@ -302,6 +302,71 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS) combine_kernel(
         quantise_warp(sum, q, r, (h * d + i) / 32);
 }
 
+/* Columns that a block of few parts has, a warp to 32; most parts. */
+enum { WARP_COLUMNS = 128, WARP_CHUNKS = 24 };
+
+/* The same for at most MOST parts a row, up to 32, and d a multiple of 32. A lane has the weight of
+ * a chunk, and the SUMS sums of a column, so warps need no barrier. Same bits. Of 33 chunks it is
+ * no quicker.
+ * grid:   WARP_COLUMNS of a head x head x row
+ * shared: none
+ * bound:  latency: a read, a warp's maximum and sum */
+template <int MOST> __global__ void __launch_bounds__(WARP_COLUMNS) combine_warps_kernel(join_args j)
+{
+    const chunk_args &x = j.x;
+    const attend_args &a = x.a;
+    static_assert(MOST <= 32, "a lane for each chunk");
+    grid_trigger();
+    const int h = (int)blockIdx.y, r = x.parts.row0 + (int)blockIdx.z, d = a.kv.head_dim;
+    const int lane = lane_id(), i = (int)(blockIdx.x * WARP_COLUMNS + threadIdx.x);
+    if (i >= d)
+        return; /* whole warps; the block's first one waits */
+    const sight s = row_sight(a.st.rows, r, a.kv.window);
+    const int chunk = row_chunk(x.parts, s), n = (s.hi - 1) / chunk - s.lo / chunk + 1;
+    const float sink = a.kv.sinks ? a.kv.sinks[h] : 0;
+    const float *part = part_at(a, x.parts, r, h, 0), *gate = gates_of(j.by, r, h, i);
+    const int stride = d + PART_MORE;
+    grid_wait(); /* the step was uploaded before the pass; the parts are new */
+    const float *end = part + lane * stride + d;
+    const float top = lane < n ? end[0] : -INFINITY, total = lane < n ? end[1] : 0;
+    float ahead[MOST], v[SUMS] = {};
+#pragma unroll
+    for (int c = 0; c < MOST; c++)
+        ahead[c] = c < n ? part[c * stride + i] : 0;
+    const float g = j.by.gate.at ? *gate : 0;
+    const float m = warp_max(top), w = lane < n ? expf(top - m) : 0;
+    float sum = warp_sum(total * w);
+    if (a.kv.sinks)
+        sum += expf(sink - m);
+#pragma unroll
+    for (int c = 0; c < MOST; c++) {
+        const float weight = shfl_f32(w, c);
+        if (c < n)
+            v[c % SUMS] = fma_rn(ahead[c], weight, v[c % SUMS]);
+    }
+    float y = 0;
+#pragma unroll
+    for (int k = 0; k < SUMS; k++)
+        y += v[k];
+    y /= sum;
+    a.o.at[r * a.o.stride + h * d + i] = y;
+    if (j.by.gate.at) {
+        y *= gate_value(j.by, g);
+        j.by.y.at[r * j.by.y.stride + h * d + i] = y;
+    }
+    if (j.q.q)
+        quantise_warp(y, j.q, r, (h * d + i) / 32);
+}
+
+template <int MOST> static void combine_warps(cudaStream_t s, const join_args &j)
+{
+    const attend_args &a = j.x.a;
+    const int d = a.kv.head_dim, columns = d < WARP_COLUMNS ? d : (int)WARP_COLUMNS;
+    dim3 grid((unsigned)((d + WARP_COLUMNS - 1) / WARP_COLUMNS), (unsigned)a.n_head,
+              (unsigned)j.x.parts.n_rows);
+    LAUNCH(combine_warps_kernel<MOST>, grid, dim3((unsigned)columns), 0, s, j);
+}
+
 template <class SHAPE> static void combine(cudaStream_t s, const join_args &j)
 {
     const chunk_args &x = j.x;
@@ -315,14 +380,16 @@ extern "C" void cu_attend_combine(cudaStream_t s, join_args j, int n_sm)
 {
     const chunk_args &x = j.x;
     int columns = join_few::COLUMNS, slices = (x.a.kv.head_dim + columns - 1) / columns;
-    int blocks = slices * x.a.n_head * x.parts.n_rows;
+    int blocks = slices * x.a.n_head * x.parts.n_rows, n = x.parts.n_chunk;
     if (blocks > join_few::BLOCKS * n_sm)
         combine<join_rows>(s, j);
-    else if (x.parts.n_chunk <= CHUNKS_FEW || blocks > 2 * n_sm)
+    else if (n <= WARP_CHUNKS && !j.back && x.a.kv.head_dim % 32 == 0)
+        n <= 8 ? combine_warps<8>(s, j) : combine_warps<WARP_CHUNKS>(s, j);
+    else if (n <= CHUNKS_FEW || blocks > 2 * n_sm)
         combine<join_few>(s, j);
     else if (j.back)
         combine<join_rotated>(s, j);
-    else if (x.parts.n_chunk <= CHUNKS_SOME)
+    else if (n <= CHUNKS_SOME)
         combine<join_some>(s, j);
     else
         combine<join_many>(s, j);
