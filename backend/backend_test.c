@@ -179,7 +179,7 @@ static void refuses_unknown_act(fixture *f)
         for (int op = 0; op < 3; op++) {
             int32_t id[ROWS] = {0};
             float share[ROWS] = {0};
-            routing to = {id, share, ROWS, 1};
+            routing to = {.id = id, .weight = share, .rows = ROWS, .k = 1};
             pass p;
             pass_begin(&p, f->dev, &f->b.st, dry ? NULL : scratch, dry ? 0 : sizeof scratch);
             mat x = op_embed(&p, &f->embd, 1.0f);
@@ -188,7 +188,7 @@ static void refuses_unknown_act(fixture *f)
             else if (op == 1)
                 op_act_mul(&p, x, x, unknown);
             else
-                op_moe_glu(&p, x, to, &f->gate, &f->up, unknown);
+                op_moe_glu(&p, x, &to, &f->gate, &f->up, unknown);
             CHECK_STATUS(p.e.status, E_UNSUPPORTED);
             CHECK_MSG(strstr(p.e.text, "activation"), "%s", p.e.text);
         }
@@ -207,6 +207,84 @@ TEST(an_unknown_activation_is_refused)
     refuses_unknown_act(&f);
     device_close(f.dev);
     f.dev = ref;
+}
+
+/* The n-th op that writes x in place; false: there are no more. */
+static bool writes_in_place(pass *p, const fixture *f, int n, mat x)
+{
+    const mat heads = mat_heads(x, HEAD);
+    const residual r = {.y = pass_mat(p, x.rows, 1, x.cols), .eps = 1e-6f};
+    switch (n) {
+    case 0:
+        op_rms_norm_inplace(p, x, &f->norm, 1e-6f);
+        return true;
+    case 1:
+        op_add(p, x, r.y);
+        return true;
+    case 2:
+        op_scale(p, x, 2, NULL);
+        return true;
+    case 3:
+        op_rope(p, heads, &f->rope);
+        return true;
+    case 4:
+        op_clamp_inplace(p, x, -1, 1);
+        return true;
+    case 5:
+        op_standardize(p, x, &f->norm, &f->norm);
+        return true;
+    case 6:
+        op_act(p, x, ACT_SILU);
+        return true;
+    case 7:
+        op_softcap(p, x, 5, NULL, 0);
+        return true;
+    case 8:
+        op_copy(p, x, r.y);
+        return true;
+    case 9:
+        op_residual(p, x, &r, NULL, NULL, 0);
+        return true;
+    case 10: { /* keys, in a part of x; values beside them */
+        const mat k = mat_columns(x, 0, HEAD), v = mat_columns(r.y, 0, HEAD);
+        op_qkv(p, &(qkv){.k = k, .v = v, .k_rope = &f->rope}, &f->l.view[0]);
+        return true;
+    }
+    case 11: {
+        const residual two = {.y = r.y, .norm = &f->norm, .b = {.y = x}, .eps = 1e-6f};
+        op_residual(p, pass_mat(p, x.rows, 1, x.cols), &two, NULL, NULL, 0);
+        return true;
+    }
+    }
+    return false;
+}
+
+/* A copy for products would be stale. So ops refuse to write to an activation that has one, and
+ * leave it as it is. */
+TEST(an_activation_with_a_copy_is_not_written)
+{
+    AUTO(fixture_close) fixture f;
+    static _Alignas(64) unsigned char scratch[1 << 18];
+    fixture_open(&f);
+    for (int op = 0, more = 1; more; op++)
+        for (int copied = 0; copied < 3; copied++) {
+            float before[D];
+            pass p;
+            fill_step(&f);
+            pass_begin(&p, f.dev, &f.b.st, scratch, sizeof scratch);
+            mat x = op_embed(&p, &f.embd, 1.0f);
+            memcpy(before, mat_row(x, 0), sizeof before);
+            if (copied)
+                x.copies = (mat_copies){.of = x.at, .rows = x.rows, .cols = x.cols};
+            if (copied)
+                x.copies.state[copied == 1 ? COPY_INT8 : COPY_BF16] = COPY_LINE;
+            more = writes_in_place(&p, &f, op, x);
+            if (more && copied)
+                CHECK_STATUS(p.e.status, E_ARG);
+            else
+                CHECK_OK(p.e.status, p.e);
+            CHECK_MSG(!copied || !memcmp(before, mat_row(x, 0), sizeof before), "op %d wrote", op);
+        }
 }
 
 static void collect(void *user, const char *line)

@@ -42,14 +42,16 @@ static bool next_lora_run(const pass *p, int32_t rows, lora_run *run)
 
 static mat run_rows(mat m, const lora_run *run)
 {
-    m.at = m.at ? mat_row(m, run->first) : NULL;
-    m.rows = run->n;
-    return m;
+    return mat_rows(m, run->first, run->n);
 }
 
+/* What a device has made of the whole choice is that of a run of all rows. */
 static routing run_routing(routing r, const lora_run *run)
 {
     size_t at = (size_t)run->first * (size_t)r.k;
+    if (run->n == r.rows)
+        return r;
+    r = (routing){.id = r.id, .weight = r.weight, .k = r.k};
     r.id = r.id ? r.id + at : NULL;
     r.weight = r.weight ? r.weight + at : NULL;
     r.rows = run->n;
@@ -126,12 +128,12 @@ static void add_half(pass *p, mat y, mat t, const lora_pair *l, float s)
     if (!pass_failed(p) && s != 1)
         op->scale(p, t, s, NULL);
     if (!pass_failed(p))
-        op->matmul(p, d, t, &l->b);
+        op->matmul(p, d, &t, &l->b);
     if (!pass_failed(p))
         op->add(p, y, y, d);
 }
 
-/* Adds to rows of one run. */
+/* Adds to rows of one run. The copy that a product makes of x is released with its result. */
 static void add_run(pass *p, mat y, mat x, const weight *w, const lora_run *run)
 {
     for (const lora_pair *l = w->lora; l; l = l->next) {
@@ -139,9 +141,9 @@ static void add_run(pass *p, mat y, mat x, const weight *w, const lora_run *run)
         size_t mark = pass_mark(p);
         if (s == 0)
             continue;
-        mat t = pass_mat(p, x.rows, 1, l->a.n_out);
+        mat t = pass_mat(p, x.rows, 1, l->a.n_out), from = x;
         if (!pass_failed(p))
-            p->dev->op->matmul(p, t, x, &l->a);
+            p->dev->op->matmul(p, t, &from, &l->a);
         add_half(p, y, t, l, s);
         pass_release(p, mark);
     }
@@ -181,26 +183,26 @@ static mat up_half(mat a, mat b, const weight *up, int32_t n_ff)
 
 /* A gated unit of one run, its products apart. Their results stay in scratch until the layer ends:
  * behind them is the copy of y that a device makes for the next product. */
-static void glu_run(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act,
+static void glu_run(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act,
                     const lora_run *run)
 {
     const device_ops *op = p->dev->op;
     mat a = pass_mat(p, x.rows, 1, gate->n_out);
     mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
     if (!pass_failed(p))
-        op->matmul(p, a, x, gate);
+        op->matmul(p, a, &x, gate);
     if (!pass_failed(p))
         add_run(p, a, x, gate, run);
     if (!pass_failed(p) && up)
-        op->matmul(p, b, x, up);
+        op->matmul(p, b, &x, up);
     if (!pass_failed(p) && up)
         add_run(p, b, x, up, run);
     if (!pass_failed(p))
-        op->act_mul(p, y, mat_columns(a, 0, y.cols), up_half(a, b, up, y.cols), act);
+        op->act_mul(p, y, mat_columns(a, 0, y->cols), up_half(a, b, up, y->cols), act);
 }
 
 /* The same without adapters, as op_glu. */
-static void plain_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
+static void plain_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     if (p->dev->op->glu)
         p->dev->op->glu(p, y, x, gate, up, act);
@@ -208,35 +210,40 @@ static void plain_glu(pass *p, mat y, mat x, const weight *gate, const weight *u
         glu_run(p, y, x, gate, up, act, &(lora_run){0});
 }
 
-void lora_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
+void lora_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     lora_run run = {0};
     if (!knows_rows(p, x))
         return;
     while (next_lora_run(p, x.rows, &run) && !pass_failed(p)) {
+        mat to = run_rows(*y, &run);
         if (run_adapts(&run, gate) || run_adapts(&run, up))
-            glu_run(p, run_rows(y, &run), run_rows(x, &run), gate, up, act, &run);
+            glu_run(p, &to, run_rows(x, &run), gate, up, act, &run);
         else
-            plain_glu(p, run_rows(y, &run), run_rows(x, &run), gate, up, act);
+            plain_glu(p, &to, run_rows(x, &run), gate, up, act);
+        if (run.n == y->rows)
+            y->copies = to.copies;
     }
 }
 
-void lora_router(pass *p, routing r, mat x, const weight *w, const route_rule *rule)
+void lora_router(pass *p, routing *r, mat x, const weight *w, const route_rule *rule)
 {
     lora_run run = {0};
     if (!knows_rows(p, x))
         return;
     while (next_lora_run(p, x.rows, &run) && !pass_failed(p)) {
         mat from = run_rows(x, &run);
-        routing to = run_routing(r, &run);
+        routing to = run_routing(*r, &run);
         size_t mark = pass_mark(p);
         if (!run_adapts(&run, w) && p->dev->op->router) {
-            p->dev->op->router(p, to, from, w, rule);
+            p->dev->op->router(p, &to, from, w, rule);
+            if (run.n == r->rows)
+                *r = to;
             continue;
         }
         mat y = pass_mat(p, from.rows, 1, w->n_out);
         if (!pass_failed(p))
-            p->dev->op->matmul(p, y, from, w);
+            p->dev->op->matmul(p, y, &from, w);
         if (!pass_failed(p))
             add_run(p, y, from, w, &run);
         if (!pass_failed(p))
@@ -267,14 +274,15 @@ static void add_experts(pass *p, mat y, mat x, routing r, const weight *w, const
         if (s == 0)
             continue;
         mat t = pass_mat(p, x.rows, r.k, l->a.n_out), d = pass_mat(p, x.rows, r.k, l->b.n_out);
+        mat from = x;
         if (!pass_failed(p))
-            op->moe_matmul(p, t, x, r, &l->a);
+            op->moe_matmul(p, t, &from, r, &l->a);
         t = pair_rows(t);
         d = pair_rows(d);
         if (!pass_failed(p) && s != 1)
             op->scale(p, t, s, NULL);
         if (!pass_failed(p))
-            op->moe_matmul(p, d, t, pairs_of(r), &l->b);
+            op->moe_matmul(p, d, &t, pairs_of(r), &l->b);
         if (!pass_failed(p))
             op->add(p, pair_rows(y), pair_rows(y), d);
         pass_release(p, mark);
@@ -289,32 +297,39 @@ static void moe_glu_run(pass *p, mat y, mat x, routing r, const weight *gate, co
     mat a = pass_mat(p, x.rows, r.k, gate->n_out);
     mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
     if (!pass_failed(p))
-        op->moe_matmul(p, a, x, r, gate);
+        op->moe_matmul(p, a, &x, r, gate);
     if (!pass_failed(p))
         add_experts(p, a, x, r, gate, run);
     if (!pass_failed(p) && up)
-        op->moe_matmul(p, b, x, r, up);
+        op->moe_matmul(p, b, &x, r, up);
     if (!pass_failed(p) && up)
         add_experts(p, b, x, r, up, run);
+    mat to = pair_rows(y);
     a = pair_rows(a);
     b = pair_rows(b);
     if (!pass_failed(p))
-        op->act_mul(p, pair_rows(y), mat_columns(a, 0, y.cols), up_half(a, b, up, y.cols), act);
-    pass_release(p, mark);
+        op->act_mul(p, &to, mat_columns(a, 0, y.cols),
+                    up_half(a, b, up, y.cols), act);
+    pass_release(p, mark); /* and the copy of y */
 }
 
-void lora_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+void lora_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                   act_kind act)
 {
     lora_run run = {0};
     if (!knows_rows(p, x))
         return;
     while (next_lora_run(p, x.rows, &run) && !pass_failed(p)) {
-        mat to = run_rows(y, &run), from = run_rows(x, &run);
+        mat to = run_rows(*y, &run), from = run_rows(x, &run);
+        routing of = run_routing(*r, &run);
         if (run_adapts(&run, gate) || run_adapts(&run, up))
-            moe_glu_run(p, to, from, run_routing(r, &run), gate, up, act, &run);
+            moe_glu_run(p, to, from, of, gate, up, act, &run);
         else
-            p->dev->op->moe_glu(p, to, from, run_routing(r, &run), gate, up, act);
+            p->dev->op->moe_glu(p, &to, from, &of, gate, up, act);
+        if (run.n == y->rows) {
+            y->copies = to.copies;
+            *r = of;
+        }
     }
 }
 
@@ -334,8 +349,9 @@ void lora_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
             if (s == 0)
                 continue;
             mat t = pass_mat(p, run.n, r.k, l->a.n_out), d = pass_mat(p, run.n, 1, l->b.n_out);
+            mat pairs = pair_rows(from);
             if (!pass_failed(p))
-                op->moe_matmul(p, pair_rows(t), pair_rows(from), pairs_of(part), &l->a);
+                op->moe_matmul(p, pair_rows(t), &pairs, pairs_of(part), &l->a);
             if (!pass_failed(p) && s != 1)
                 op->scale(p, pair_rows(t), s, NULL);
             if (!pass_failed(p))

@@ -40,9 +40,9 @@ uint64_t lora_rows_key(const pass *p);
  * that is computed; the others compute it. */
 void lora_add(pass *p, mat y, mat x, const weight *w);
 void lora_add_embed(pass *p, mat y, const weight *w, float scale);
-void lora_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
-void lora_router(pass *p, routing r, mat x, const weight *w, const route_rule *rule);
-void lora_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+void lora_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act);
+void lora_router(pass *p, routing *r, mat x, const weight *w, const route_rule *rule);
+void lora_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                   act_kind act);
 void lora_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
 

@@ -8,14 +8,37 @@
 
 #include "num/num.h"
 
+/* Copies of an activation that a device's products read in its place, in its own layouts. The op
+ * that makes the activation makes the copy too, behind it in scratch, or the first product that
+ * reads it does. Ops in ops.h refuse to write to a mat that has one. They are of the floats at
+ * `of`, rows x cols of them: a view of others has none. */
+typedef enum copy_form { COPY_INT8, COPY_BF16, COPY_FORMS } copy_form;
+typedef enum copy_state {
+    COPY_NONE,
+    COPY_ROOM,  /* memory for it */
+    COPY_LINE,  /* it lies as the floats do: rows of any length that divides it */
+    COPY_TILES, /* of several rows of `cols` */
+} copy_state;
+typedef struct mat_copies {
+    const float *of;
+    int32_t rows, cols;
+    void *at[COPY_FORMS]; /* NULL in a dry pass */
+    uint8_t state[COPY_FORMS];
+} mat_copies;
+
 typedef struct mat {
     float *at; /* device memory; NULL in a dry pass */
     int32_t rows;
     int32_t heads;  /* 1 for a plain matrix */
     int32_t cols;   /* per head */
     int64_t stride; /* elements from one row to the next; >= heads * cols */
+    mat_copies copies;
 } mat;
 
+static inline mat mat_at(float *at, int32_t rows, int32_t heads, int32_t cols, int64_t stride)
+{
+    return (mat){.at = at, .rows = rows, .heads = heads, .cols = cols, .stride = stride};
+}
 /* The same memory, each row cut into heads of head_dim. */
 static inline mat mat_heads(mat m, int32_t head_dim)
 {
@@ -72,6 +95,15 @@ static inline mat mat_row_heads(mat m, int32_t n)
 static inline int32_t mat_width(mat m)
 {
     return m.heads * m.cols;
+}
+static inline bool mat_copied(mat m) /* or with room for a copy */
+{
+    return m.copies.state[COPY_INT8] || m.copies.state[COPY_BF16];
+}
+static inline mat mat_bare(mat m) /* without copies, so that ops may write to it */
+{
+    m.copies = (mat_copies){.of = NULL};
+    return m;
 }
 static inline float *mat_row(mat m, int32_t r)
 {

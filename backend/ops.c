@@ -105,14 +105,14 @@ mat op_rms_norm(pass *p, mat x, const weight *w, float eps)
         return (mat){0};
     mat y = pass_mat(p, x.rows, x.heads, x.cols);
     if (!pass_failed(p))
-        p->dev->op->rms_norm(p, y, x, w, eps);
+        p->dev->op->rms_norm(p, &y, x, w, eps);
     return y;
 }
 
 mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps)
 {
-    if (pass_shapes(p, "rms_norm", is_vector(w, x.cols)))
-        p->dev->op->rms_norm(p, x, x, w, eps);
+    if (pass_shapes(p, "rms_norm", is_vector(w, x.cols) && !mat_copied(x)))
+        p->dev->op->rms_norm(p, &x, x, w, eps);
     return x;
 }
 
@@ -142,12 +142,12 @@ void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n)
         y[i] = pass_mat(p, x.rows, 1, w[i]->n_out);
         stats_product(p, x.rows, w[i], 1);
         if (!together && !pass_failed(p))
-            p->dev->op->matmul(p, y[i], x, w[i]);
+            p->dev->op->matmul(p, y[i], &x, w[i]);
         if (!together && !pass_failed(p) && lora_adapts(p, w[i]))
             lora_add(p, y[i], x, w[i]);
     }
     if (together && !pass_failed(p))
-        p->dev->op->matmuls(p, y, x, w, n);
+        p->dev->op->matmuls(p, y, &x, w, n);
 }
 
 mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act)
@@ -181,25 +181,25 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
     if (pass_failed(p))
         return y;
     if (lora_adapts_either(p, gate, up)) {
-        lora_glu(p, y, x, gate, up, act);
+        lora_glu(p, &y, x, gate, up, act);
         return y;
     }
     if (p->dev->op->glu) {
-        p->dev->op->glu(p, y, x, gate, up, act);
+        p->dev->op->glu(p, &y, x, gate, up, act);
         return y;
     }
     size_t mark = pass_mark(p);
     mat a = pass_mat(p, x.rows, 1, gate->n_out);
     mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
     if (!pass_failed(p))
-        p->dev->op->matmul(p, a, x, gate);
+        p->dev->op->matmul(p, a, &x, gate);
     if (!pass_failed(p) && up)
-        p->dev->op->matmul(p, b, x, up);
+        p->dev->op->matmul(p, b, &x, up);
     if (!pass_failed(p))
-        p->dev->op->act_mul(p, y, mat_columns(a, 0, n_ff), up ? b : mat_columns(a, n_ff, n_ff),
+        p->dev->op->act_mul(p, &y, mat_columns(a, 0, n_ff), up ? b : mat_columns(a, n_ff, n_ff),
                             act);
     pass_release(p, mark);
-    return y;
+    return mat_bare(y); /* its copy was behind the mark */
 }
 
 mat op_act_mul(pass *p, mat a, mat b, act_kind act)
@@ -210,7 +210,7 @@ mat op_act_mul(pass *p, mat a, mat b, act_kind act)
         return (mat){0};
     mat y = pass_mat(p, b.rows, b.heads, b.cols);
     if (!pass_failed(p))
-        p->dev->op->act_mul(p, y, a, b, act);
+        p->dev->op->act_mul(p, &y, a, b, act);
     return y;
 }
 
@@ -239,7 +239,7 @@ mat op_clamp(pass *p, mat x, float low, float high)
 
 mat op_clamp_inplace(pass *p, mat x, float low, float high)
 {
-    if (pass_shapes(p, "clamp", low <= high) && has_vision(p, "clamp"))
+    if (pass_shapes(p, "clamp", low <= high && !mat_copied(x)) && has_vision(p, "clamp"))
         p->dev->op->clamp(p, x, x, low, high);
     return x;
 }
@@ -275,7 +275,8 @@ mat op_pool(pass *p, mat x, int32_t n)
 mat op_standardize(pass *p, mat x, const weight *shift, const weight *scale)
 {
     bool fits = shift && scale && is_vector(shift, x.cols) && is_vector(scale, x.cols);
-    if (pass_shapes(p, "standardize", fits && x.heads == 1) && has_vision(p, "standardize"))
+    if (pass_shapes(p, "standardize", fits && x.heads == 1 && !mat_copied(x)) &&
+        has_vision(p, "standardize"))
         p->dev->op->standardize(p, x, shift, scale);
     return x;
 }
@@ -293,7 +294,7 @@ mat op_layer_norm(pass *p, mat x, const weight *w, const weight *b, float eps)
 
 mat op_act(pass *p, mat x, act_kind act)
 {
-    if (pass_shapes(p, "act", act != ACT_SWIGLU_CUT) && has_vision(p, "act") &&
+    if (pass_shapes(p, "act", act != ACT_SWIGLU_CUT && !mat_copied(x)) && has_vision(p, "act") &&
         knows_act(p, "act", act))
         p->dev->op->act(p, x, act);
     return x;
@@ -319,8 +320,8 @@ float rope_factor_at(const rope *r, int32_t pos)
 /* Can these rows be rotated so? Else it is an error of the pass. */
 static bool rope_fits(pass *p, mat x, const rope *r)
 {
-    bool fits = r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n && r->n_axes >= 0 &&
-                r->n_axes <= ROPE_AXES_MAX && (r->n_axes || !r->parted) &&
+    bool fits = r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n && !mat_copied(x) &&
+                r->n_axes >= 0 && r->n_axes <= ROPE_AXES_MAX && (r->n_axes || !r->parted) &&
                 (r->grow == 0 || r->period > 0);
     bool axes = fits && rope_by_axes(r, p->rows), woven = fits && r->section[0];
     if (fits && woven)
@@ -353,7 +354,8 @@ void op_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 static bool qkv_fits(const pass *p, const qkv *a, bool by_rows, const kv_view *kv)
 {
     const int32_t n = p->rows->n;
-    if (!kv || (a->q.rows && !is_vector(a->q_norm, kv->head_dim)) ||
+    if (!kv || mat_copied(a->q) || mat_copied(a->k) || mat_copied(a->v) ||
+        (a->q.rows && !is_vector(a->q_norm, kv->head_dim)) ||
         (a->k.rows && !kv->single && !is_vector(a->k_norm, kv->head_dim)) ||
         (a->k.rows && !(a->k.rows == n && fits_kv(kv, a->k))) ||
         (a->v.rows && !(a->v.rows == n && fits_kv(kv, a->v))))
@@ -369,10 +371,11 @@ static void qkv_apart(pass *p, mat q, mat v, const qkv *a, const kv_view *kv)
 {
     const device_ops *op = p->dev->op;
     if (v.rows && a->v_norm && !pass_failed(p))
-        op->rms_norm(p, v, a->v.rows ? a->v : a->k, NULL, a->eps);
+        op->rms_norm(p, &v, a->v.rows ? a->v : a->k, NULL, a->eps);
     if (v.rows && !kv->single) {
+        mat k = a->k;
         if (a->k_norm && !pass_failed(p))
-            op->rms_norm(p, a->k, a->k, a->k_norm, a->eps);
+            op->rms_norm(p, &k, a->k, a->k_norm, a->eps);
         if (a->k_rope)
             op_rope(p, a->k, a->k_rope);
     }
@@ -380,8 +383,9 @@ static void qkv_apart(pass *p, mat q, mat v, const qkv *a, const kv_view *kv)
         op_kv_store(p, kv, kv->single ? v : a->k, v);
     if (!q.rows)
         return;
+    mat to = q.rows == a->q.rows ? q : mat_head_rows(q);
     if (a->q_norm && !pass_failed(p))
-        op->rms_norm(p, q.rows == a->q.rows ? q : mat_head_rows(q), a->q, a->q_norm, a->eps);
+        op->rms_norm(p, &to, a->q, a->q_norm, a->eps);
     if (a->tail)
         op_tail(p, q, kv, a->k_rope, a->scale);
     if (a->q_rope)
@@ -472,7 +476,7 @@ mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
 {
     mat o = attend_room(p, q, kv, scale);
     if (!pass_failed(p))
-        p->dev->op->attend(p, o, q, kv, scale);
+        p->dev->op->attend(p, &o, q, kv, scale);
     return o;
 }
 
@@ -487,11 +491,11 @@ mat op_attend_gate(pass *p, mat q, mat gate, act_kind act, const kv_view *kv, fl
     if (p->dev->op->attend_gate) {
         mat y = pass_mat(p, q.rows, 1, mat_width(q));
         if (!pass_failed(p))
-            p->dev->op->attend_gate(p, y, o, q, gate, act, kv, scale);
+            p->dev->op->attend_gate(p, &y, o, q, gate, act, kv, scale);
         return y;
     }
     if (!pass_failed(p))
-        p->dev->op->attend(p, o, q, kv, scale);
+        p->dev->op->attend(p, &o, q, kv, scale);
     mat y = op_act_mul(p, gate, apart ? mat_head_rows(o) : o, act);
     return mat_flat(apart ? mat_row_heads(y, q.heads) : y);
 }
@@ -516,29 +520,29 @@ void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale)
 
 mat op_add(pass *p, mat a, mat b)
 {
-    if (pass_shapes(p, "add", same_shape(a, b)))
+    if (pass_shapes(p, "add", same_shape(a, b) && !mat_copied(a)))
         p->dev->op->add(p, a, a, b);
     return a;
 }
 
 mat op_scale(pass *p, mat x, float c, const weight *w)
 {
-    if (pass_shapes(p, "scale", is_vector(w, 1)))
+    if (pass_shapes(p, "scale", is_vector(w, 1) && !mat_copied(x)))
         p->dev->op->scale(p, x, c, w);
     return x;
 }
 
-norm_room op_norm_room(pass *p, mat x)
+mat op_norm_room(pass *p, mat x)
 {
-    norm_room h = {.y = pass_mat(p, x.rows, x.heads, x.cols), .with_copy = true};
+    mat h = pass_mat(p, x.rows, x.heads, x.cols);
     if (p->dev->op->copy_room && !pass_failed(p))
-        h.copy = p->dev->op->copy_room(p, h.y);
+        p->dev->op->copy_room(p, &h);
     return h;
 }
 
 /* The expansion of op_residual. */
-static void residual_apart(pass *p, mat x, const residual *r, const norm_room *h,
-                           const norm_want *want, int32_t n)
+static void residual_apart(pass *p, mat x, const residual *r, mat *h, const norm_want *want,
+                           int32_t n)
 {
     const device_ops *op = p->dev->op;
     if (r->b.y.rows) {
@@ -552,15 +556,17 @@ static void residual_apart(pass *p, mat x, const residual *r, const norm_room *h
     if (r->scale)
         op_scale(p, x, 1.0f, r->scale);
     for (int32_t i = 0; i < n && !pass_failed(p); i++) {
-        op->rms_norm(p, h[i].y, x, want[i].w, r->eps);
+        op->rms_norm(p, &h[i], x, want[i].w, r->eps);
         if (want[i].c != 1.0f)
-            op_scale(p, h[i].y, want[i].c, NULL);
+            h[i] = op_scale(p, mat_bare(h[i]), want[i].c, NULL);
     }
 }
 
 static bool residual_fits(mat x, const residual *r)
 {
     const branch *b = &r->b;
+    if (mat_copied(x) || (b->y.rows && (mat_copied(r->y) || mat_copied(b->y))))
+        return false;
     if (!r->y.rows)
         return !r->norm && !r->scale && !b->y.rows;
     return same_shape(x, r->y) && is_vector(r->norm, x.cols) && is_vector(r->scale, 1) &&
@@ -568,30 +574,31 @@ static bool residual_fits(mat x, const residual *r)
                            is_vector(b->w, x.cols)));
 }
 
-void op_residual(pass *p, mat x, const residual *r, norm_room *h, const norm_want *want, int32_t n)
+mat op_residual(pass *p, mat x, const residual *r, mat *h, const norm_want *want, int32_t n)
 {
     bool fits = residual_fits(x, r) && n >= 0 && n <= NORMS_MAX && x.heads == 1;
     for (int32_t i = 0; i < n; i++)
         fits = fits && is_vector(want[i].w, x.cols) &&
-               (!h[i].y.rows || (h[i].y.rows >= x.rows && h[i].y.cols == x.cols));
+               (!h[i].rows || (h[i].rows >= x.rows && h[i].cols == x.cols));
     if (!pass_shapes(p, "residual", fits))
-        return;
+        return x;
     for (int32_t i = 0; i < n; i++) {
-        if (!h[i].y.rows)
-            h[i].y = pass_mat(p, x.rows, x.heads, x.cols);
-        h[i].y.rows = x.rows;
+        if (!h[i].rows)
+            h[i] = pass_mat(p, x.rows, x.heads, x.cols);
+        h[i].rows = x.rows;
     }
     if (p->dev->op->residual && !pass_failed(p))
-        p->dev->op->residual(p, x, r, h, want, n);
+        p->dev->op->residual(p, &x, r, h, want, n);
     else
         residual_apart(p, x, r, h, want, n);
+    return x;
 }
 
 mat op_residual_norm(pass *p, mat x, const residual *r, const weight *w)
 {
-    norm_room h = {.with_copy = false};
+    mat h = {.rows = 0};
     op_residual(p, x, r, &h, &(norm_want){w, 1.0f}, 1);
-    return h.y;
+    return h;
 }
 
 static routing routing_of(pass *p, int32_t rows, int32_t k)
@@ -623,9 +630,9 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
     routing r = routing_of(p, x.rows, k);
     stats_product(p, x.rows, w, 1);
     if (!pass_failed(p) && lora_adapts(p, w))
-        lora_router(p, r, x, w, rule);
+        lora_router(p, &r, x, w, rule);
     else if (!pass_failed(p))
-        p->dev->op->router(p, r, x, w, rule);
+        p->dev->op->router(p, &r, x, w, rule);
     return r;
 }
 
@@ -650,32 +657,32 @@ routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule)
     return r;
 }
 
-void op_moe_glu_to(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+void op_moe_glu_to(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                    act_kind act)
 {
-    bool fits = x.heads == 1 && x.cols == gate->n_in && x.rows == r.rows &&
+    bool fits = x.heads == 1 && x.cols == gate->n_in && x.rows == r->rows &&
                 (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == gate->n_mat
                     : gate->n_out % 2 == 0);
     if (!pass_shapes(p, "moe_glu", fits) || !knows_act(p, "moe_glu", act))
         return;
-    double share = (double)r.rows * r.k < gate->n_mat ? (double)r.rows * r.k / gate->n_mat : 1;
-    stats_product(p, (int64_t)x.rows * r.k, gate, share);
+    double share = (double)r->rows * r->k < gate->n_mat ? (double)r->rows * r->k / gate->n_mat : 1;
+    stats_product(p, (int64_t)x.rows * r->k, gate, share);
     if (up)
-        stats_product(p, (int64_t)x.rows * r.k, up, share);
+        stats_product(p, (int64_t)x.rows * r->k, up, share);
     if (lora_adapts_either(p, gate, up))
         lora_moe_glu(p, y, x, r, gate, up, act);
     else
         p->dev->op->moe_glu(p, y, x, r, gate, up, act);
 }
 
-mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act)
+mat op_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act)
 {
     if (!pass_shapes(p, "moe_glu", gate != NULL))
         return (mat){0};
     if (gate->segment)
         return ranks_moe_glu(p, x, r, gate, up, act);
-    mat y = pass_mat(p, x.rows, r.k, up ? gate->n_out : gate->n_out / 2);
-    op_moe_glu_to(p, y, x, r, gate, up, act);
+    mat y = pass_mat(p, x.rows, r->k, up ? gate->n_out : gate->n_out / 2);
+    op_moe_glu_to(p, &y, x, r, gate, up, act);
     return y;
 }
 
@@ -793,9 +800,10 @@ mat op_mixture(pass *p, mat x, const mixture *m)
     if (m->shared_factor)
         y = op_act_mul(p, op_matmul(p, x, m->shared_factor), y, ACT_SIGMOID);
     visit v = op_visit(p, m->gate->side, &x, &to);
-    mat e = op_moe_down(p, op_moe_glu(p, x, to, m->gate, m->up, m->act), to, m->down);
+    mat e = op_moe_glu(p, x, &to, m->gate, m->up, m->act);
+    e = op_moe_down(p, e, to, m->down);
     e = op_return(p, v, e);
-    return m->shared_gate ? op_add(p, y, e) : e;
+    return m->shared_gate ? op_add(p, mat_bare(y), e) : e;
 }
 
 mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
@@ -806,7 +814,7 @@ mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
     double share = (double)r.rows * r.k < w->n_mat ? (double)r.rows * r.k / w->n_mat : 1;
     stats_product(p, (int64_t)x.rows * r.k, w, share);
     if (!pass_failed(p))
-        p->dev->op->moe_matmul(p, y, x, r, w);
+        p->dev->op->moe_matmul(p, y, &x, r, w);
     return y;
 }
 
@@ -902,13 +910,12 @@ mat op_delta_unit(pass *p, mat x, mat z, mat a, mat b, const delta_unit *u, cons
     mat y = pass_mat(p, x.rows, 1, width);
     if (pass_failed(p) ||
         (p->dev->op->delta_unit &&
-         p->dev->op->delta_unit(p, y, mat_flat(x), mat_flat(z), mat_flat(a), mat_flat(b), u, rv)))
+         p->dev->op->delta_unit(p, &y, mat_flat(x), mat_flat(z), mat_flat(a), mat_flat(b), u, rv)))
         return y;
     mat o = op_delta(p, op_conv(p, x, u->taps, rv), a, b, &u->gate, rv);
     o = op_rms_norm_inplace(p, o, u->norm, u->eps);
-    if (!pass_failed(
-            p)) /* its copy for the next product stays in scratch, so nothing is released */
-        p->dev->op->act_mul(p, y, mat_flat(z), mat_flat(o), ACT_SILU);
+    if (!pass_failed(p)) /* y's copy stays in scratch, so nothing is released */
+        p->dev->op->act_mul(p, &y, mat_flat(z), mat_flat(o), ACT_SILU);
     return y;
 }
 
@@ -947,7 +954,8 @@ mat op_wanted_rows(pass *p, mat x)
 
 mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
 {
-    if (pass_shapes(p, "softcap", x.heads == 1 && n_ids >= 0 && (n_ids == 0 || ids)))
+    if (pass_shapes(p, "softcap",
+                    x.heads == 1 && n_ids >= 0 && (n_ids == 0 || ids) && !mat_copied(x)))
         p->dev->op->softcap(p, x, cap, ids, n_ids);
     return x;
 }
@@ -956,7 +964,7 @@ void op_copy(pass *p, mat to, mat x)
 {
     to = mat_flat(to);
     x = mat_flat(x);
-    if (pass_shapes(p, "copy", same_shape(to, x)))
+    if (pass_shapes(p, "copy", same_shape(to, x) && !mat_copied(to)))
         p->dev->op->copy(p, to, x);
 }
 
@@ -1022,6 +1030,7 @@ visit op_visit(pass *p, int32_t side, mat *x, routing *r)
     v.mark = pass_mark(p);
     *x = carried(p, v.from, *x);
     const routing there = *r;
+    *r = (routing){.rows = there.rows, .k = there.k};
     size_t n = (size_t)there.rows * (size_t)there.k;
     r->id = pass_temp(p, n * sizeof *r->id);
     r->weight = pass_temp(p, n * sizeof *r->weight);

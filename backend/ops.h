@@ -107,20 +107,23 @@ static inline float route_factor(const route_rule *t)
     return t->factor != 0 ? t->factor : 1.0f;
 }
 
+/* The pairs of row and expert, sorted by expert; a device's own layout. */
+typedef struct sorted_pairs {
+    int32_t *order, *n_tiles; /* NULL in a dry pass */
+    void *tiles;
+    int32_t n_expert; /* 0: they are not sorted */
+} sorted_pairs;
+
 /* Which experts a row goes to: device memory, [rows, k] each, best first. */
 typedef struct routing {
     int32_t *id;
     float *weight;
     int32_t rows, k;
+    /* A device's own, for the ops that read the choice: */
+    uint64_t router;     /* the number of the kernel that chose; 0: unknown */
+    bool in_use;         /* moe_glu has read it: later kernels begin after the choice */
+    sorted_pairs sorted; /* made by moe_glu */
 } routing;
-
-/* Where a norm goes: y, and its copy for products. Taken before a mark, it outlives the scratch of
- * the layer that makes the norm for the next one. y without rows: the op takes scratch. */
-typedef struct norm_room {
-    mat y;
-    bool with_copy; /* else the op takes scratch for it */
-    void *copy;     /* NULL in a dry pass */
-} norm_room;
 
 /* One of several norms of the same vector: weight (or NULL) and factor. */
 typedef struct norm_want {
@@ -200,25 +203,27 @@ typedef struct near_rule {
     float c, k_factor, cap; /* cap > 0 */
 } near_rule;
 
+/* What is written is a mat, or the address of one that gets a copy for products (mat.copies) where
+ * the device makes one. x of products gets the copy that they make of it. */
 typedef struct device_ops {
     /* y[r] = W[token[r]] * scale, decoded */
     void (*embed)(pass *p, mat y, const weight *w, float scale);
     /* y[r] = W[ids[r, 0]] * scale, decoded; NaN where the id is none of W's */
     void (*embed_at)(pass *p, mat y, mat ids, const weight *w, float scale);
     /* y = x * (mean(x^2) + eps)^-1/2 * w, per head; w may be NULL. y may be x. */
-    void (*rms_norm)(pass *p, mat y, mat x, const weight *w, float eps);
+    void (*rms_norm)(pass *p, mat *y, mat x, const weight *w, float eps);
     /* y[r, o] = sum_i x[r, i] W[o, i] + bias[o]; the bias (weight.bias) belongs to every product */
-    void (*matmul)(pass *p, mat y, mat x, const weight *w);
+    void (*matmul)(pass *p, mat y, mat *x, const weight *w);
     /* See op_matmuls. Optional. */
-    void (*matmuls)(pass *p, const mat *y, mat x, const weight *const *w, int32_t n);
+    void (*matmuls)(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n);
     /* See op_matmul_gate; of one row. g: x W'. Optional. */
     void (*matmul_gate)(pass *p, mat y, mat g, mat x, const weight *w, mat b, act_kind act);
     /* y = act(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
      * 0..n/2-1 are the gate's, the rest up's). Optional. */
-    void (*glu)(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
+    void (*glu)(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act);
     /* y = act(a) * b; y may be a. a may have one column per head: then it is the factor of the
      * whole head, and y is not a. Of ACT_SWIGLU_CUT: the unit of a and b. */
-    void (*act_mul)(pass *p, mat y, mat a, mat b, act_kind act);
+    void (*act_mul)(pass *p, mat *y, mat a, mat b, act_kind act);
     /* in place, every head */
     void (*rope)(pass *p, mat x, const rope *r);
     /* k, v: [rows, n_head_kv, head_dim], into the slots of the rows' indices; a view of one stream
@@ -228,9 +233,9 @@ typedef struct device_ops {
     void (*qkv)(pass *p, mat q, mat v, const qkv *a, const kv_view *kv);
     /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group]. With sinks, the
      * soft max has one more score, kv->sinks[h], whose value is 0. */
-    void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
+    void (*attend)(pass *p, mat *o, mat q, const kv_view *kv, float scale);
     /* See op_attend_gate. o: attend. Optional. */
-    void (*attend_gate)(pass *p, mat y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
+    void (*attend_gate)(pass *p, mat *y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
                         float scale);
     /* See op_tail; p->tail is not NULL. r may be NULL. Optional: scorers alone need it. */
     void (*tail)(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
@@ -241,16 +246,15 @@ typedef struct device_ops {
     /* x += rms_norm(y) * w. Optional. */
     void (*add_rms_norm)(pass *p, mat x, mat y, const weight *w, float eps);
     /* See op_residual. Optional. */
-    void (*residual)(pass *p, mat x, const residual *r, const norm_room *h, const norm_want *want,
-                     int32_t n);
-    /* Takes scratch for the copy of y for products. Optional. */
-    void *(*copy_room)(pass *p, mat y);
+    void (*residual)(pass *p, mat *x, const residual *r, mat *h, const norm_want *want, int32_t n);
+    /* See op_norm_room: gives y room for its copy. Optional. */
+    void (*copy_room)(pass *p, mat *y);
     /* the choice of the rule */
     void (*route)(pass *p, routing r, mat logits, const route_rule *rule);
     /* route of the logits x W'. Optional. */
-    void (*router)(pass *p, routing r, mat x, const weight *w, const route_rule *rule);
+    void (*router)(pass *p, routing *r, mat x, const weight *w, const route_rule *rule);
     /* y[r, j] = act(gate_e x[r]) * (up_e x[r]), e = r.id[r, j]; y: [rows, k heads, n_ff] */
-    void (*moe_glu)(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+    void (*moe_glu)(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                     act_kind act);
     /* y[r] = sum_j weight[r, j] * (down_e x[r, j]), summed in ascending j */
     void (*moe_down)(pass *p, mat y, mat x, routing r, const weight *down);
@@ -264,7 +268,7 @@ typedef struct device_ops {
      * because the expansion takes more scratch. Optional. */
     bool (*mixture)(pass *p, mat y, mat x, const mixture *m);
     /* y[r, j] = W_e x[r], e = r.id[r, j]; y: [rows, k heads, n_out] */
-    void (*moe_matmul)(pass *p, mat y, mat x, routing r, const weight *w);
+    void (*moe_matmul)(pass *p, mat y, mat *x, routing r, const weight *w);
     /* x[r, 0, i] = list[r.id[r, c / n] * n + c % n], c = x[r, 0, i]; -1 stays */
     void (*renumber)(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
     /* See op_conv and op_delta. Optional: only models with recurrent layers need them. */
@@ -272,7 +276,7 @@ typedef struct device_ops {
     void (*delta)(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
     /* See op_delta_unit. y: [rows, n_v dv]. False: not this one, and nothing was done or taken;
      * always in a dry pass, because the expansion takes more scratch. Optional. */
-    bool (*delta_unit)(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_unit *u,
+    bool (*delta_unit)(pass *p, mat *y, mat x, mat z, mat a, mat b, const delta_unit *u,
                        const recur_view *rv);
     /* y[i] = x[row[i]] */
     void (*gather)(pass *p, mat y, mat x, const int32_t *row);
@@ -574,7 +578,9 @@ void op_add_soft(pass *p, mat x, int32_t il);
 mat op_embed_at(pass *p, mat ids, const weight *w, float scale);
 mat op_rms_norm(pass *p, mat x, const weight *w, float eps);
 mat op_rms_norm_inplace(pass *p, mat x, const weight *w, float eps); /* returns x */
-norm_room op_norm_room(pass *p, mat x); /* for rows like x's, or fewer */
+/* Where op_residual leaves a norm of rows like x's, or fewer, and its copy. Taken before a mark, it
+ * outlives the scratch of the layer that makes the norm for the next one. */
+mat op_norm_room(pass *p, mat x);
 mat op_matmul(pass *p, mat x, const weight *w);
 /* y[i] = op_matmul(x, w[i]), n of them. */
 enum { MATMULS_MAX = 4 };
@@ -604,8 +610,9 @@ void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
 mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
 /* Adds to x (r->y without rows: nothing), then h[i] = rms_norm(x) want[i].w * want[i].c, n of them,
- * at most NORMS_MAX. */
-void op_residual(pass *p, mat x, const residual *r, norm_room *h, const norm_want *want, int32_t n);
+ * at most NORMS_MAX. h[i]: from op_norm_room, or without rows: then it gets scratch. Returns x with
+ * the copy that r->reader reads. */
+mat op_residual(pass *p, mat x, const residual *r, mat *h, const norm_want *want, int32_t n);
 /* With one norm, which it returns. */
 mat op_residual_norm(pass *p, mat x, const residual *r, const weight *w);
 /* Gives op_glu of x. *r: op_router of z. Neither reads what the other writes, so a device may run
@@ -615,7 +622,7 @@ mat op_glu_router(pass *p, mat x, const weight *gate, const weight *up, act_kind
 /* rule NULL: softmax, no scale. */
 routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *rule);
 routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule);
-mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
+mat op_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);
 /* The same as a branch with that norm, for op_residual: a device may leave the sum to that. */
 branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight *norm);

@@ -164,7 +164,6 @@ void pass_release(pass *p, size_t mark)
         memset(s->scratch + mark, 0xff, s->at - mark);
 #endif
     s->at = mark;
-    s->lowest = mark < s->lowest ? mark : s->lowest;
 }
 
 void *pass_temp(pass *p, size_t n_bytes)

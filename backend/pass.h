@@ -114,8 +114,6 @@ typedef struct pass_side {
     int8_t turn;
     bool early;
     mat y;                 /* what that recording gives */
-    size_t lowest;         /* the lowest mark of a release since a device set it to SIZE_MAX
-                              (activation_copies.c) */
     page_query_size query; /* a tally of a dry pass */
     uint64_t crossed;      /* bytes that come from other sides: a tally of a dry pass */
 } pass_side;

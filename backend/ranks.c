@@ -317,7 +317,7 @@ mat ranks_matmul(pass *p, mat x, const weight *w)
     return sum_over_ranks(p, &(cut_product){x, w, NULL});
 }
 
-mat ranks_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act)
+mat ranks_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act)
 {
     const int32_t n = gate->n_segments;
     const weight *ups = up ? up->segment : gate->segment + n;
@@ -326,12 +326,12 @@ mat ranks_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *u
         return (mat){0};
     for (int32_t i = 0; i < n; i++)
         width += gate->segment[i].n_out;
-    mat y = pass_mat(p, x.rows, r.k, width);
+    mat y = pass_mat(p, x.rows, r->k, width);
     for (int32_t i = 0; i < n && !pass_failed(p); i++) {
         const int32_t cols = gate->segment[i].n_out;
-        mat part = {y.at, x.rows, r.k, cols, (int64_t)r.k * cols};
-        part.at = y.at ? y.at + (size_t)x.rows * (size_t)r.k * (size_t)first : NULL;
-        op_moe_glu_to(p, part, x, r, &gate->segment[i], &ups[i], act);
+        mat part = {.rows = x.rows, .heads = r->k, .cols = cols, .stride = (int64_t)r->k * cols};
+        part.at = y.at ? y.at + (size_t)x.rows * (size_t)r->k * (size_t)first : NULL;
+        op_moe_glu_to(p, &part, x, r, &gate->segment[i], &ups[i], act);
         first += cols;
     }
     return y;

@@ -37,10 +37,10 @@ mat ranks_matmul(pass *p, mat x, const weight *w);
 /* The same of experts. x: from ranks_moe_glu, which gives a matrix [rows, k heads, n] for each of
  * the rank's segments, one behind the other. Where `up` is NULL, gate has segments of up behind its
  * own. */
-mat ranks_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, act_kind act);
+mat ranks_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act);
 mat ranks_moe_down(pass *p, mat x, routing r, const weight *down);
 /* op_moe_glu of experts that are not cut, into y: [rows, k heads, n_ff], side by side. */
-void op_moe_glu_to(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+void op_moe_glu_to(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                    act_kind act);
 /* y of rank 0 is copied to y of the others. */
 void ranks_spread(pass *p, mat y);

@@ -284,8 +284,8 @@ static bool next_run(wrapper *w, pass *p, const char *op, mat y, const weight *w
     return false;
 }
 
-/* y: the output of the call. mirrors: an expression that replaces the inputs by mirrors of the
- * wrapper m_. */
+/* y: the output of the call, which gets no copy for products. mirrors: an expression that replaces
+ * the inputs by mirrors of the wrapper m_. */
 #define AROUND_IF(checked, name, y, wt, mirrors, call)                                             \
     wrapper *m_ = enter_call(p, y);                                                                \
     do {                                                                                           \
@@ -309,35 +309,40 @@ static void w_embed_at(pass *p, mat y, mat ids, const weight *w, float c)
 {
     AROUND("embed_at", y, w, ids = mirror_mat(m_, p, ids), op->embed_at(p, y, ids, w, c));
 }
-static void w_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
+static void w_rms_norm(pass *p, mat *to, mat x, const weight *w, float eps)
 {
-    AROUND("rms_norm", y, w, x = mirror_mat(m_, p, x), op->rms_norm(p, y, x, w, eps));
+    mat y = *to;
+    AROUND("rms_norm", y, w, x = mirror_mat(m_, p, x), op->rms_norm(p, &y, x, w, eps));
 }
-static void w_matmul(pass *p, mat y, mat x, const weight *w)
+static void w_matmul(pass *p, mat y, mat *of, const weight *w)
 {
+    mat x = *of;
     meet_weight(p, x, w);
-    AROUND("matmul", y, w, x = mirror_mat(m_, p, x), op->matmul(p, y, x, w));
+    AROUND("matmul", y, w, x = mirror_mat(m_, p, x), op->matmul(p, y, &x, w));
 }
-static void w_glu(pass *p, mat y, mat x, const weight *g, const weight *u, act_kind a)
+static void w_glu(pass *p, mat *to, mat x, const weight *g, const weight *u, act_kind a)
 {
+    mat y = *to;
     meet_weight(p, x, g);
     meet_weight(p, x, u);
-    AROUND("glu", y, g, x = mirror_mat(m_, p, x), op->glu(p, y, x, g, u, a));
+    AROUND("glu", y, g, x = mirror_mat(m_, p, x), op->glu(p, &y, x, g, u, a));
 }
-static void w_act_mul(pass *p, mat y, mat a, mat b, act_kind k)
+static void w_act_mul(pass *p, mat *to, mat a, mat b, act_kind k)
 {
+    mat y = *to;
     AROUND("act_mul", y, NULL, (a = mirror_mat(m_, p, a), b = mirror_mat(m_, p, b)),
-           op->act_mul(p, y, a, b, k));
+           op->act_mul(p, &y, a, b, k));
 }
 static void w_rope(pass *p, mat x, const rope *r)
 {
     AROUND("rope", x, NULL, r = mirror_rope(m_, p, r), op->rope(p, x, r));
 }
-static void w_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+static void w_attend(pass *p, mat *to, mat q, const kv_view *kv, float scale)
 {
+    mat o = *to;
     cost_attention(p, q, kv);
     AROUND("attend", o, NULL, (q = mirror_mat(m_, p, q), kv = mirror_view(m_, p, kv)),
-           op->attend(p, o, q, kv, scale));
+           op->attend(p, &o, q, kv, scale));
 }
 /* Neither traced nor compared: its result is no matrix. */
 static void w_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale)
@@ -368,13 +373,15 @@ static void w_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 {
     AROUND("add_rms_norm", x, w, y = mirror_mat(m_, p, y), op->add_rms_norm(p, x, y, w, eps));
 }
-static void w_moe_glu(pass *p, mat y, mat x, routing r, const weight *g, const weight *u,
+static void w_moe_glu(pass *p, mat *to, mat x, routing *of, const weight *g, const weight *u,
                       act_kind a)
 {
+    mat y = *to;
+    routing r = *of;
     meet_experts(p, x, r, g);
     meet_experts(p, x, r, u);
     AROUND("moe_glu", y, g, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
-           op->moe_glu(p, y, x, r, g, u, a));
+           op->moe_glu(p, &y, x, &r, g, u, a));
 }
 static void w_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
 {
@@ -382,11 +389,12 @@ static void w_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
     AROUND("moe_down", y, d, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
            op->moe_down(p, y, x, r, d));
 }
-static void w_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+static void w_moe_matmul(pass *p, mat y, mat *of, routing r, const weight *w)
 {
+    mat x = *of;
     meet_experts(p, x, r, w);
     AROUND("moe_matmul", y, w, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
-           op->moe_matmul(p, y, x, r, w));
+           op->moe_matmul(p, y, &x, r, w));
 }
 static void w_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n)
 {

@@ -137,7 +137,7 @@ static void store_all(bench *b, int i)
     int32_t width = b->n_head_kv * DIM;
     for (int32_t at = 0; at < b->n_keys; at += ROWS_STORED) {
         int32_t n = b->n_keys - at < ROWS_STORED ? b->n_keys - at : ROWS_STORED;
-        mat u = {b->u + (size_t)at * (size_t)width, n, b->n_head_kv, DIM, width}, k = u;
+        mat u = mat_at(b->u + (size_t)at * (size_t)width, n, b->n_head_kv, DIM, width), k = u;
         k.at = b->k + (size_t)at * (size_t)width;
         begin_pass(b, &p, &b->c[i], n);
         op_kv_store(&p, &b->l[i].view[0], b->l[i].view[0].single ? u : k, u);
@@ -223,14 +223,14 @@ static void run_bench(const char *name, int32_t n_head, int32_t n_head_kv, int32
     for (int r = -1; r < REPS; r++)
         for (int i = 0; i < N_WORDS; i++) {
             pass p;
-            mat to = {o + (size_t)i * n, 1, n_head, DIM, (int64_t)n}, from = to;
+            mat to = mat_at(o + (size_t)i * n, 1, n_head, DIM, (int64_t)n), from = to;
             from.at = q;
             begin_pass(&b, &p, &b.c[i], 1);
             for (int k = 0; k < 2; k++) {
                 bool line = k == (r & 1);
                 b.b.bases[0].page = line ? NULL : b.c[i].base[0].page;
                 double t0 = run_ms();
-                b.d->op->attend(&p, to, from, &b.l[i].view[0], 1.0f);
+                b.d->op->attend(&p, &to, from, &b.l[i].view[0], 1.0f);
                 or_exit(p.e.status, &p.e);
                 if (r >= 0)
                     (line ? line_ms : ms)[i][r] = run_ms() - t0;

@@ -336,12 +336,13 @@ static mat one_call(bench *b, pass *p, mat x, int32_t i)
         return op_glu(p, x, &w[0], &w[1], ACT_GELU_TANH);
     if (q->kind == ROUTER) {
         routing r = op_router(p, x, &w[0], q->k, NULL);
-        return (mat){r.weight, x.rows, 1, q->k, q->k};
+        return mat_at(r.weight, x.rows, 1, q->k, q->k);
     }
     if (q->kind == EXPERTS) {
         size_t at = (size_t)i * ROWS * (size_t)q->k;
-        routing r = {b->id + at, b->share + at, x.rows, q->k};
-        return op_moe_down(p, op_moe_glu(p, x, r, &w[0], NULL, ACT_GELU_TANH), r, &w[1]);
+        routing r = {.id = b->id + at, .weight = b->share + at, .rows = x.rows, .k = q->k};
+        mat e = op_moe_glu(p, x, &r, &w[0], NULL, ACT_GELU_TANH);
+        return op_moe_down(p, e, r, &w[1]);
     }
     for (int32_t k = 0; k < b->n_parts; k++)
         y = op_matmul(p, x, &w[k]);

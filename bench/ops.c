@@ -109,7 +109,7 @@ static double measure_bandwidth(int32_t n_threads)
 
 static mat new_mat(int32_t rows, int32_t heads, int32_t cols)
 {
-    mat m = {NULL, rows, heads, cols, (int64_t)heads * cols};
+    mat m = mat_at(NULL, rows, heads, cols, (int64_t)heads * cols);
     uint64_t rng = 7;
     m.at = mem_pages((size_t)rows * (size_t)m.stride * sizeof(float));
     if (!m.at)
@@ -206,9 +206,9 @@ static void bench_product(bench *b, num_type type, int32_t n_in, int32_t n_out, 
             const weight *at = &set[i][(k + 2) % n_sets];
             double t0 = clock_ms();
             if (glu)
-                b->d[i]->op->glu(&b->p, y, x, at, NULL, ACT_GELU_TANH);
+                b->d[i]->op->glu(&b->p, &y, x, at, NULL, ACT_GELU_TANH);
             else
-                b->d[i]->op->matmul(&b->p, y, x, at);
+                b->d[i]->op->matmul(&b->p, y, &x, at);
             if (k >= 0)
                 ms[i][k] = clock_ms() - t0;
             if (b->p.e.status)
@@ -273,7 +273,7 @@ static void bench_attention(bench *b, int32_t rows, int32_t past, int32_t dim, i
             b->kv = (kv_base){k + set, v + set, NULL};
             begin_rows(b, b->d[i], rows, past);
             double t0 = clock_ms();
-            b->d[i]->op->attend(&b->p, o, q, &kv, 1.0f);
+            b->d[i]->op->attend(&b->p, &o, q, &kv, 1.0f);
             if (r >= 0)
                 ms[i][r] = clock_ms() - t0;
             if (b->p.e.status)
@@ -311,15 +311,15 @@ static void bench_small(bench *b, const char *name, int32_t rows, int32_t cols)
             begin_rows(b, d, rows, 4000);
             double t0 = clock_ms();
             if (!strcmp(name, "rms_norm"))
-                d->op->rms_norm(&b->p, y, x, &w, 1e-6f);
+                d->op->rms_norm(&b->p, &y, x, &w, 1e-6f);
             else if (!strcmp(name, "add_rms_norm"))
                 d->op->add_rms_norm(&b->p, y, x, &w, 1e-6f);
             else if (!strcmp(name, "softcap"))
                 d->op->softcap(&b->p, x, 30.0f, NULL, 0);
             else if (!strcmp(name, "best"))
-                d->op->best(&b->p, (mat){y.at, rows, 2, 4, cols}, x);
+                d->op->best(&b->p, mat_at(y.at, rows, 2, 4, cols), x);
             else if (!strcmp(name, "act_mul"))
-                d->op->act_mul(&b->p, y, x, x, ACT_GELU_TANH);
+                d->op->act_mul(&b->p, &y, x, x, ACT_GELU_TANH);
             else
                 d->op->rope(&b->p, mat_heads(x, 256), &f);
             if (r >= 0)

@@ -121,7 +121,7 @@ static void *room(size_t n)
     return p;
 }
 
-static void listening_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+static void listening_attend(pass *p, mat *o, mat q, const kv_view *kv, float scale)
 {
     if (!p->dry && g.listens && kv->kind == STORE_LINEAR) {
         layer_queries *y = &g.layer[g.n_layers++];

@@ -174,7 +174,7 @@ static void rescore(pass *p, mat q, const kv_view *kv, float scale)
     pass_release(p, mark);
 }
 
-static void looking_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+static void looking_attend(pass *p, mat *o, mat q, const kv_view *kv, float scale)
 {
     double at = seconds();
     if (kv->kind == STORE_LINEAR && !kv->window && (p->dry || cpu_sparse_any(p, kv)))

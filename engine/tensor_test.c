@@ -344,7 +344,7 @@ TEST(any_rank_may_fail_a_pass)
     carat_model_close(m);
 }
 
-static void no_norm(pass *p, mat y, mat x, const weight *w, float eps)
+static void no_norm(pass *p, mat *y, mat x, const weight *w, float eps)
 {
     (void)y, (void)x, (void)w, (void)eps;
     if (!pass_failed(p) && !p->dry)

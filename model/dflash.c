@@ -71,8 +71,7 @@ static void block_layer(pass *p, const dflash *g, const dflash_layer *L, const k
 /* Row `at` of every block of `length` rows of m. */
 static mat row_of_blocks(mat m, int32_t at, int32_t length)
 {
-    m.at = m.at ? mat_row(m, at) : NULL;
-    m.rows /= length;
+    m = mat_rows(mat_bare(m), at, m.rows / length);
     m.stride *= length;
     return m;
 }

@@ -99,7 +99,7 @@ static void absorb_rows(drafting *d, int32_t n)
         ((int32_t *)d->b.st.out_row)[i] = (int32_t)d->c.n_past + i;
     pass_begin(&p, d->dev, &d->b.st, d->scratch, SCRATCH);
     dflash_absorb(&p, &d->m, &d->l,
-                  (mat){d->features, CONTEXT, DF_FEATURES, DF_EMBD, (int64_t)ROW});
+                  mat_at(d->features, CONTEXT, DF_FEATURES, DF_EMBD, (int64_t)ROW));
     CHECK_OK(p.e.status, p.e);
     kv_commit(&d->c, n);
 }

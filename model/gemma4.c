@@ -46,7 +46,7 @@ static residual gemma4_ple_part(pass *p, const gemma4_layer *L, mat x, mat ple)
 static residual gemma4_experts(pass *p, const gemma4 *g, const gemma4_layer *L, mat x,
                                const residual *a)
 {
-    norm_room in[3] = {{.with_copy = false}};
+    mat in[3] = {{.rows = 0}};
     const norm_want want[3] = {{&L->ffn_norm, 1.0f},
                                {&L->router_scale, 1.0f / sqrtf((float)g->n_embd)},
                                {&L->expert_norm, 1.0f}};
@@ -56,11 +56,11 @@ static residual gemma4_experts(pass *p, const gemma4 *g, const gemma4_layer *L, 
     const expert_router choose = {&L->router, g->n_expert_used, &rule};
     routing to;
     residual r = {.norm = &L->ffn_post_norm, .y_norm = &L->dense_post_norm};
-    mat f = op_glu_router(p, in[0].y, &L->gate, &L->up, ACT_GELU_TANH, in[1].y, &choose, &to);
+    mat f = op_glu_router(p, in[0], &L->gate, &L->up, ACT_GELU_TANH, in[1], &choose, &to);
     r.y = op_matmul(p, f, &L->down);
-    mat h = in[2].y;
+    mat h = in[2];
     visit v = op_visit(p, L->gate_exps.side, &h, &to); /* experts may be on another device */
-    h = op_moe_glu(p, h, to, &L->gate_exps, or_null(&L->up_exps), ACT_GELU_TANH);
+    h = op_moe_glu(p, h, &to, &L->gate_exps, or_null(&L->up_exps), ACT_GELU_TANH);
     if (v.from == v.to)
         r.b = op_moe_branch(p, h, to, &L->down_exps, &L->expert_post_norm);
     else
@@ -127,8 +127,8 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     if (L->ple_gate.n_in) {
         r.eps = g->eps;
         r.reader = &L->ple_gate;
-        op_residual(p, s->x, &r, NULL, NULL, 0);
-        r = gemma4_ple_part(p, L, s->x, mat_head(*ple, il));
+        const mat x = op_residual(p, s->x, &r, NULL, NULL, 0);
+        r = gemma4_ple_part(p, L, x, mat_head(*ple, il));
     }
     r.scale = &L->out_scale;
     res_leave(p, s, r);

@@ -273,7 +273,7 @@ static mat gemma4a_conv(pass *p, const gemma4a *g, int i, mat x)
     mat y = mat_heads(pass_mat(p, times, 1, places * n_ch), n_ch);
     for (int32_t t = 0; t < times; t += band) {
         int32_t n = times - t < band ? times - t : band;
-        mat to = mat_head_rows((mat){y.at ? mat_row(y, t) : NULL, n, places, n_ch, y.stride});
+        mat to = mat_head_rows(mat_at(y.at ? mat_row(y, t) : NULL, n, places, n_ch, y.stride));
         size_t mark = pass_mark(p);
         mat h = op_matmul(p, op_unfold(p, x, t, n), &g->conv[i]);
         h = op_layer_norm(p, h, &g->conv_norm[i], NULL, g->eps);
@@ -288,7 +288,8 @@ static void gemma4a_add_ffn(pass *p, const gemma4a *g, const gemma4a_ffn *f, res
 {
     mat h = clamped_product(p, res_enter(p, s, &f->norm), &f->up);
     mat y = clamped_product(p, op_act(p, h, ACT_SILU), &f->down);
-    y = op_scale(p, op_rms_norm_inplace(p, y, &f->post_norm, g->eps), 0.5f, NULL);
+    y = mat_bare(op_rms_norm_inplace(p, y, &f->post_norm, g->eps));
+    y = op_scale(p, y, 0.5f, NULL);
     res_leave(p, s, (residual){.y = y});
 }
 
@@ -319,7 +320,7 @@ static void gemma4a_add_conv(pass *p, const gemma4a *g, const gemma4a_layer *L, 
     mat u = clamped_product(p, res_enter(p, s, &L->conv_norm), &L->conv_in);
     mat y = op_act_mul(p, mat_columns(u, n, n), mat_columns(u, 0, n), ACT_SIGMOID);
     y = op_rms_norm_inplace(p, op_depthwise(p, y, &L->taps), &L->taps_norm, g->eps);
-    y = clamped_product(p, op_act(p, y, ACT_SILU), &L->conv_out);
+    y = clamped_product(p, op_act(p, mat_bare(y), ACT_SILU), &L->conv_out);
     res_leave(p, s, (residual){.y = y});
 }
 
@@ -330,7 +331,7 @@ static mat gemma4a_forward(pass *p, const model *m, const audio_input *in)
     mat c = gemma4a_conv(p, g, 0, mat_heads(in->rows, 1));
     mat x = op_matmul(p, mat_flat(gemma4a_conv(p, g, 1, c)), &g->in);
     res_stream s = {.x = x, .eps = g->eps};
-    s.h[p->here] = op_norm_room(p, x);
+    s.room[p->here] = op_norm_room(p, x);
     size_t mark = pass_mark(p);
     for (int32_t i = 0; i < m->n_layer && audio_goes_on(p, m, i); i++) {
         const gemma4a_layer *L = &g->layer[i];

@@ -133,14 +133,14 @@ mat gemma4_mtp_draft(pass *p, const model *m, const kv_layout *kv, mat h, int32_
     res_stream s = {
         .x = {.rows = p->rows->n, .heads = 1, .cols = g->pre.n_out, .stride = g->pre.n_out},
         .eps = g->eps};
-    s.h[PASS_MAIN] = op_norm_room(p, s.x);
+    s.room[PASS_MAIN] = op_norm_room(p, s.x);
     side_marks mark = mark_sides(p);
     op_copy(p, mat_columns(in, d, d), h);
     mtp_embed(p, g->target, NULL, in);
     for (int32_t i = 0; i < n_steps && !pass_failed(p); i++) {
         release_sides(p, &mark);
         s.x = op_matmul(p, in, &g->pre);
-        s.made = 0;
+        s.h.rows = 0;
         for (int32_t il = 0; il < g->n_layer; il++) {
             p->il = il;
             mat hl = res_enter(p, &s, &g->layer[il].attn_norm);

@@ -295,7 +295,7 @@ static mat gemma4v_forward(pass *p, const model *m, const vision_input *in)
     op_add(p, x, op_embed_mix(p, in->places, in->shares, &g->positions));
     pass_release(p, mark);
     res_stream s = {.x = x, .eps = g->eps};
-    s.h[p->here] = op_norm_room(p, x);
+    s.room[p->here] = op_norm_room(p, x);
     mark = pass_mark(p);
     for (int32_t i = 0; i < m->n_layer && vision_goes_on(p, m, i); i++) {
         s.next = &g->layer[i].ffn_norm;

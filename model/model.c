@@ -675,7 +675,7 @@ mat model_finish(pass *p, const model *m, res_stream *s, const weight *norm)
         return (mat){0};
     mat y = res_enter(p, s, norm);
     pass_tap(p, PASS_TAP_NORM, y);
-    return p->hidden || m->encoder ? y : model_head(p, m, y);
+    return p->hidden || m->encoder ? mat_bare(y) : model_head(p, m, y);
 }
 
 bool model_cuts_rows(const pass *p, const model *m, int32_t il)

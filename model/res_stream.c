@@ -4,22 +4,20 @@
 static void norm_into(pass *p, res_stream *s, const residual *r, const weight *w)
 {
     const norm_want want = {w, 1.0f};
-    norm_room h = s->h[p->here];
-    op_residual(p, s->x, r, &h, &want, w ? 1 : 0);
-    s->made = w ? s->x.rows : 0;
+    s->h = s->room[p->here];
     s->side = p->here;
+    op_residual(p, s->x, r, &s->h, &want, w ? 1 : 0);
+    if (!w)
+        s->h.rows = 0;
 }
 
 mat res_enter(pass *p, res_stream *s, const weight *w)
 {
-    norm_room *h = &s->h[p->here];
-    if (!h->y.rows)
-        *h = op_norm_room(p, s->x);
-    if (s->made != s->x.rows || s->side != p->here)
+    if (!s->room[p->here].rows)
+        s->room[p->here] = op_norm_room(p, s->x);
+    if (s->h.rows != s->x.rows || s->side != p->here)
         norm_into(p, s, &(residual){.eps = s->eps}, w);
-    mat y = h->y;
-    y.rows = s->x.rows;
-    return y;
+    return s->h;
 }
 
 void res_leave(pass *p, res_stream *s, residual r)

@@ -15,8 +15,9 @@ typedef struct res_stream {
     mat x;              /* [rows, width] */
     float eps;          /* of the norms */
     const weight *next; /* the norm that follows the layer; NULL: the layer leaves h to that one */
-    int32_t made, side; /* h has so many rows, on that side; 0: h is not there */
-    norm_room h[PASS_SIDES_MAX];
+    mat h;              /* without rows: it is not there */
+    int32_t side;       /* h is on that side */
+    mat room[PASS_SIDES_MAX];
 } res_stream;
 
 /* Before the layer's mark. w: the weight of its norm, which was `next` of the layer before. */

@@ -19,7 +19,7 @@ static inline size_t tower_align(size_t n_bytes)
 /* A matrix whose rows are side by side; at NULL: of a dry pass. */
 static inline mat tower_mat(const float *at, int32_t rows, int32_t cols)
 {
-    return (mat){(float *)(uintptr_t)at, rows, 1, cols, cols};
+    return mat_at((float *)(uintptr_t)at, rows, 1, cols, cols);
 }
 
 static inline size_t tower_mat_bytes(mat m)

@@ -110,7 +110,7 @@ static size_t held_bytes(const dflash *g, const draft_sizes *z)
 static pass_taps taps_of(const dflash *g, const draft_sizes *z, float *at)
 {
     pass_taps taps = {.n = g->n_features};
-    mat all = {at, z->rows_max, g->n_features, g->n_embd, (int64_t)g->n_features * g->n_embd};
+    mat all = mat_at(at, z->rows_max, g->n_features, g->n_embd, (int64_t)g->n_features * g->n_embd);
     for (int32_t i = 0; i < g->n_features; i++)
         taps.at[i] = (pass_tap_point){g->feature[i], PASS_MAIN, mat_head(all, i)};
     return taps;
@@ -136,9 +136,9 @@ static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_
     pass p;
     work_plan_begin(&p, m->target, z->dev, st);
     if (absorb)
-        dflash_absorb(
-            &p, &m->core, l,
-            (mat){NULL, z->rows_max, g->n_features, g->n_embd, (int64_t)g->n_features * g->n_embd});
+        dflash_absorb(&p, &m->core, l,
+                      mat_at(NULL, z->rows_max, g->n_features, g->n_embd,
+                             (int64_t)g->n_features * g->n_embd));
     else
         dflash_forward(&p, &m->core, l, DRAFT_RANKS_MAX);
     return work_plan_end(&p, scratch, e);
@@ -233,8 +233,8 @@ static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
         return st;
     if (!(x->result = mem_alloc(result_bytes(x->g, z))))
         return err_memory(e, "a drafter", result_bytes(x->g, z));
-    x->features = (mat){z->dev->alloc(z->dev, n), z->rows_max, x->g->n_features, x->g->n_embd,
-                        (int64_t)x->g->n_features * x->g->n_embd};
+    x->features = mat_at(z->dev->alloc(z->dev, n), z->rows_max, x->g->n_features, x->g->n_embd,
+                        (int64_t)x->g->n_features * x->g->n_embd);
     if (!x->features.at)
         return err_memory(e, "a drafter's features", n);
     x->held = x->features;

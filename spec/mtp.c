@@ -76,7 +76,7 @@ static int32_t slots_of(const draft_sizes *z)
 static mat hidden_rows(const mtp_drafter *d)
 {
     int32_t n = d->base.sizes.n_seqs + d->base.sizes.outs_max;
-    return (mat){d->hidden, n, 1, d->width, d->width};
+    return mat_at(d->hidden, n, 1, d->width, d->width);
 }
 
 /* The kept rows of the last pass, and the seats' own where they keep what they have. */

@@ -104,7 +104,7 @@ static int32_t tap_at(const draft_sizes *z)
 static mat hidden_of(const draft_model *m, const draft_sizes *z, float *at)
 {
     int32_t d = m->core.n_embd;
-    return (mat){at, tap_at(z) + z->rows_max, 1, d, d};
+    return mat_at(at, tap_at(z) + z->rows_max, 1, d, d);
 }
 
 static size_t hidden_bytes(const draft_model *m, const draft_sizes *z)
@@ -378,7 +378,7 @@ static status add_rows(nextn_drafter *x, draft_state *s, const int32_t *token, c
 
 static mat cache_row(const nextn_drafter *x, const draft_state *s)
 {
-    return (mat){s->kv.recur[0].conv, 1, 1, x->width, x->width};
+    return mat_at(s->kv.recur[0].conv, 1, 1, x->width, x->width);
 }
 
 static mat seat_row(const nextn_drafter *x, const draft_state *s)

@@ -24,10 +24,10 @@ static void route(pass *p, routing r, mat logits, const route_rule *rule)
     count_routes(p, r);
 }
 
-static void router(pass *p, routing r, mat x, const weight *w, const route_rule *rule)
+static void router(pass *p, routing *r, mat x, const weight *w, const route_rule *rule)
 {
     inner->router(p, r, x, w, rule);
-    count_routes(p, r);
+    count_routes(p, *r);
 }
 
 /* Random texts, each on its own. */

@@ -69,7 +69,7 @@ static streams *tapped(const char *path, const int32_t *ids, int32_t chunk)
     CHECK(s->n_layer <= LAYERS_CAP && r.m.n_embd == EMBD);
     for (int32_t il = 0; il <= s->n_layer; il++)
         taps.at[taps.n++] = (pass_tap_point){il < s->n_layer ? il : PASS_TAP_NORM, PASS_MAIN,
-                                             (mat){buffer[il][0], chunk, 1, EMBD, EMBD}};
+                                             mat_at(buffer[il][0], chunk, 1, EMBD, EMBD)};
     for (int32_t at = 0, i = 0; at < N; at += chunk, i++) {
         int32_t n = N - at < chunk ? N - at : chunk;
         bool last = at + n == N || i % 2;

@@ -24,7 +24,7 @@ typedef struct tapped {
 static void tap(tapped *t, int32_t il, int8_t side)
 {
     int32_t slot = il == PASS_TAP_NORM ? LAYERS : il;
-    mat to = {t->buffer[slot][0], CHUNK, 1, EMBD, EMBD};
+    mat to = mat_at(t->buffer[slot][0], CHUNK, 1, EMBD, EMBD);
     t->taps.at[t->taps.n++] = (pass_tap_point){il, side, to};
 }
 
@@ -206,7 +206,7 @@ static struct {
     int32_t rows[LAYERS];
 } counted;
 
-static void count_rows(pass *p, mat o, mat q, const kv_view *kv, float scale)
+static void count_rows(pass *p, mat *o, mat q, const kv_view *kv, float scale)
 {
     if (!p->dry)
         counted.rows[p->il] = q.rows;

@@ -33,13 +33,13 @@ static void counting_download(device *d, void *to, const void *from, size_t n_by
 
 /* A device that keeps something in scratch for the next product, as the CUDA device keeps copies
  * of what a norm computed. Like there, the model's release of a layer ends it. */
-static void (*plain_norm)(pass *p, mat y, mat x, const weight *w, float eps);
-static void (*plain_matmul)(pass *p, mat y, mat x, const weight *w);
+static void (*plain_norm)(pass *p, mat *y, mat x, const weight *w, float eps);
+static void (*plain_matmul)(pass *p, mat y, mat *x, const weight *w);
 static unsigned char *kept;
 static int n_kept, n_lost;
 enum { KEPT_BYTES = 256, KEPT = 0x5a };
 
-static void keeping_norm(pass *p, mat y, mat x, const weight *w, float eps)
+static void keeping_norm(pass *p, mat *y, mat x, const weight *w, float eps)
 {
     kept = pass_temp(p, KEPT_BYTES);
     plain_norm(p, y, x, w, eps);
@@ -47,7 +47,7 @@ static void keeping_norm(pass *p, mat y, mat x, const weight *w, float eps)
         memset(kept, KEPT, KEPT_BYTES);
 }
 
-static void reading_matmul(pass *p, mat y, mat x, const weight *w)
+static void reading_matmul(pass *p, mat y, mat *x, const weight *w)
 {
     plain_matmul(p, y, x, w);
     for (int i = 0; kept && i < KEPT_BYTES; i++)
@@ -198,20 +198,20 @@ static void add_plainly(const weight *w, int32_t k, const float *x)
         s->sum[(size_t)k * (size_t)w->n_in + (size_t)i] += (double)x[i] * (double)x[i];
 }
 
-static void summed_matmul(pass *p, mat y, mat x, const weight *w)
+static void summed_matmul(pass *p, mat y, mat *x, const weight *w)
 {
     below.matmul(p, y, x, w);
-    for (int32_t r = 0; !p->dry && r < x.rows; r++)
-        add_plainly(w, 0, mat_row(x, r));
+    for (int32_t r = 0; !p->dry && r < x->rows; r++)
+        add_plainly(w, 0, mat_row(*x, r));
 }
-static void summed_moe_glu(pass *p, mat y, mat x, routing r, const weight *g, const weight *u,
+static void summed_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *g, const weight *u,
                            act_kind a)
 {
     below.moe_glu(p, y, x, r, g, u, a);
-    for (int32_t i = 0; !p->dry && i < x.rows * r.k; i++) {
-        add_plainly(g, r.id[i], mat_row(x, i / r.k));
+    for (int32_t i = 0; !p->dry && i < x.rows * r->k; i++) {
+        add_plainly(g, r->id[i], mat_row(x, i / r->k));
         if (u)
-            add_plainly(u, r.id[i], mat_row(x, i / r.k));
+            add_plainly(u, r->id[i], mat_row(x, i / r->k));
     }
 }
 static void summed_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
@@ -220,11 +220,11 @@ static void summed_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
     for (int32_t i = 0; !p->dry && i < x.rows * r.k; i++)
         add_plainly(d, r.id[i], mat_row(x, i / r.k) + i % r.k * x.cols);
 }
-static void summed_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+static void summed_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w)
 {
     below.moe_matmul(p, y, x, r, w);
-    for (int32_t i = 0; !p->dry && i < x.rows * r.k; i++)
-        add_plainly(w, r.id[i], mat_row(x, i / r.k));
+    for (int32_t i = 0; !p->dry && i < x->rows * r.k; i++)
+        add_plainly(w, r.id[i], mat_row(*x, i / r.k));
 }
 
 static void sum_below(device_ops *op)

@@ -540,10 +540,10 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
     pass_release(p, mark);
 }
 
-void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+void cpu_attend(pass *p, mat *o, mat q, const kv_view *kv, float scale)
 {
     cpu_device *c = cpu_of(p);
-    attention a = {.p = p, .k = c->k, .o = o, .q = q, .kv = kv, .scale = scale};
+    attention a = {.p = p, .k = c->k, .o = *o, .q = q, .kv = kv, .scale = scale};
     a.group = q.heads / kv->n_head_kv;
     /* Too few tasks for the threads: split by blocks too. */
     bool split =
@@ -561,6 +561,6 @@ void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     else
         pool_run(c->pool, a.n_tiles * kv->n_head_kv, attend_tile, &a);
     if (kv->v_rot)
-        pool_run(c->pool, o.rows, unturn_row, &a);
+        pool_run(c->pool, o->rows, unturn_row, &a);
     cpu_sparse_count(p, q, kv, a.account);
 }

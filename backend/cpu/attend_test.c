@@ -399,18 +399,18 @@ PLAIN_TEST(cpu_attention_over_several_waves)
     mat q = test_mat(ROWS, HEADS, DIM), want = test_mat(ROWS, HEADS, DIM);
     test_fill(q.at, (size_t)ROWS * HEADS * DIM, 1.0f, &rng);
     device *ref = test_device(NULL, (cpu_options){.reference = true});
-    ref->op->attend(test_pass_begin(&t, ref, ROWS, KEYS - ROWS), want, q, &view, 1.0f);
+    ref->op->attend(test_pass_begin(&t, ref, ROWS, KEYS - ROWS), &want, q, &view, 1.0f);
     for (int32_t n_threads = 1; n_threads <= 3; n_threads++) {
         AUTO_PTR(device_close) device *d = test_device(NULL, (cpu_options){.n_threads = n_threads});
         mat all = test_mat(ROWS, HEADS, DIM);
-        d->op->attend(test_pass_begin(&t, d, ROWS, KEYS - ROWS), all, q, &view, 1.0f);
+        d->op->attend(test_pass_begin(&t, d, ROWS, KEYS - ROWS), &all, q, &view, 1.0f);
         double nmse = test_nmse(all, want);
         CHECK_MSG(nmse < 1e-10, "%d threads: nmse %g", n_threads, nmse);
         for (int32_t r = 0; r < ROWS; r += r < 2 ? 1 : 6) {
             mat one = q, o = test_mat(1, HEADS, DIM);
             one.at = mat_row(q, r);
             one.rows = 1;
-            d->op->attend(test_pass_begin(&t, d, 1, KEYS - ROWS + r), o, one, &view, 1.0f);
+            d->op->attend(test_pass_begin(&t, d, 1, KEYS - ROWS + r), &o, one, &view, 1.0f);
             CHECK_MSG(!memcmp(o.at, mat_row(all, r), HEADS * DIM * 4), "%d threads: row %d differs",
                       n_threads, r);
             test_free(o.at);

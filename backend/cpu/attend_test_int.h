@@ -187,7 +187,7 @@ __attribute__((unused)) static void store(attend_fixture *f, pass *p)
 __attribute__((unused)) static mat attend(attend_fixture *f, pass *p, mat q)
 {
     mat o = test_mat(p->rows->n, f->s.n_head, f->s.dim);
-    f->d->op->attend(p, o, q, &f->view, 0.5f);
+    f->d->op->attend(p, &o, q, &f->view, 0.5f);
     CHECK_OK(p->e.status, p->e);
     CHECK_EQ(pass_mark(p), 0);
     return o;

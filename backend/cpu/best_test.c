@@ -166,7 +166,7 @@ TEST(cpu_products_with_chosen_matrices)
         device *d = test_device(every_isa[a / 4], (cpu_options){0});
         int32_t id[ROWS * K], order[N * OUT];
         float share[ROWS * K];
-        routing r = {id, share, ROWS, K};
+        routing r = {.id = id, .weight = share, .rows = ROWS, .k = K};
         weight w;
         err e = {0};
         if (!d)
@@ -179,7 +179,7 @@ TEST(cpu_products_with_chosen_matrices)
             id[i] = (i / K + i % K * 4) % N;
         for (int i = 0; i < N * OUT; i++)
             order[i] = N * OUT - 1 - i;
-        ref->op->moe_matmul(test_pass_begin(&t, ref, ROWS, 0), want, x, r, &w);
+        ref->op->moe_matmul(test_pass_begin(&t, ref, ROWS, 0), want, &x, r, &w);
         pass *p = test_pass_begin(&t, d, ROWS, 0);
         mat y = op_moe_matmul(p, x, r, &w);
         CHECK_OK(p->e.status, p->e);

@@ -128,7 +128,7 @@ __attribute__((unused)) static void test_poison(mat m)
 
 __attribute__((unused)) static mat test_mat(int32_t rows, int32_t heads, int32_t cols)
 {
-    mat m = {NULL, rows, heads, cols, (int64_t)heads * cols};
+    mat m = mat_at(NULL, rows, heads, cols, (int64_t)heads * cols);
     m.at = test_alloc((size_t)rows * (size_t)m.stride * sizeof(float));
     CHECK(m.at);
     test_poison(m);

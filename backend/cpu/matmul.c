@@ -573,14 +573,14 @@ static void one_output(pass *p, mat y, mat x, const weight *w)
         *mat_row(y, r) += *weight_bias(w, 0);
 }
 
-void cpu_matmul(pass *p, mat y, mat x, const weight *w)
+void cpu_matmul(pass *p, mat y, mat *x, const weight *w)
 {
     product m = {0};
     if (w->n_out == 1 && !product_kind(cpu_of(p), w)) {
-        one_output(p, y, x, w);
+        one_output(p, y, *x, w);
         return;
     }
-    if (!product_begin(p, &m, x, w, NULL))
+    if (!product_begin(p, &m, *x, w, NULL))
         return;
     m.y = y.at;
     m.y_stride = (size_t)y.stride;
@@ -594,15 +594,15 @@ static bool halves_fit(const weight *gate, const weight *up)
     return up || gate->n_out / 2 % PACK_LANES == 0;
 }
 
-void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
+void cpu_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     product m = {.act = act};
-    int32_t n = mat_width(y);
+    int32_t n = mat_width(*y);
     size_t mark = pass_mark(p);
     if (!halves_fit(gate, up)) {
-        mat both = {pass_temp(p, (size_t)x.rows * 2 * (size_t)n * sizeof(float)), x.rows, 1, 2 * n,
-                    2 * n};
-        cpu_matmul(p, both, x, gate);
+        mat both = mat_at(pass_temp(p, (size_t)x.rows * 2 * (size_t)n * sizeof(float)), x.rows, 1,
+                          2 * n, 2 * n);
+        cpu_matmul(p, both, &x, gate);
         mat b = both;
         b.at = both.at ? both.at + n : NULL;
         both.cols = b.cols = n;
@@ -612,8 +612,8 @@ void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_ki
     }
     if (!product_begin(p, &m, x, gate, up ? up : gate))
         return;
-    m.y = y.at;
-    m.y_stride = (size_t)y.stride;
+    m.y = y->at;
+    m.y_stride = (size_t)y->stride;
     m.n_out = n;
     m.first[1] = up ? 0 : n;
     run_product(&m, 1);
@@ -681,41 +681,42 @@ static void run_experts(pass *p, const expert_call *e)
     run_product(&m, group_by_expert(&e->r, e->a, expert, from, list, count));
 }
 
-void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+void cpu_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                  act_kind act)
 {
-    int32_t f = y.cols;
+    int32_t f = y->cols;
+    mat flat = mat_head_rows(*y);
     size_t mark = pass_mark(p);
     if (!halves_fit(gate, up)) {
-        mat both = {pass_temp(p, (size_t)r.rows * (size_t)r.k * 2 * (size_t)f * sizeof(float)),
-                    r.rows * r.k, 1, 2 * f, 2 * f};
+        mat both = pass_mat(p, r->rows * r->k, 1, 2 * f);
         run_experts(p, &(expert_call){
-                           .r = r, .a = gate, .x = x, .y = both, .x_share = r.k, .n_out = 2 * f});
-        mat b = both, to = {y.at, r.rows * r.k, 1, f, f};
+                           .r = *r, .a = gate, .x = x, .y = both, .x_share = r->k, .n_out = 2 * f});
+        mat b = both;
         b.at = both.at ? both.at + f : NULL;
         both.cols = b.cols = f;
-        cpu_act_mul(p, to, both, b, act);
+        cpu_act_mul(p, &flat, both, b, act);
         pass_release(p, mark);
         return;
     }
-    /* y's rows are whole: [rows, k heads, f] is [rows * k, f]. */
-    mat flat = {y.at, r.rows * r.k, 1, f, f};
-    run_experts(p, &(expert_call){.r = r,
+    run_experts(p, &(expert_call){.r = *r,
                                   .a = gate,
                                   .b = up ? up : gate,
                                   .x = x,
                                   .y = flat,
-                                  .x_share = r.k,
+                                  .x_share = r->k,
                                   .n_out = f,
                                   .second = up ? 0 : f,
                                   .act = act});
 }
 
-void cpu_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+void cpu_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w)
 {
-    mat flat = {y.at, r.rows * r.k, 1, y.cols, y.cols};
-    run_experts(p,
-                &(expert_call){.r = r, .a = w, .x = x, .y = flat, .x_share = r.k, .n_out = y.cols});
+    run_experts(p, &(expert_call){.r = r,
+                                  .a = w,
+                                  .x = *x,
+                                  .y = mat_head_rows(y),
+                                  .x_share = r.k,
+                                  .n_out = y.cols});
 }
 
 typedef struct join_job {
@@ -743,9 +744,10 @@ void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
     int32_t n = r.rows * r.k, d = down->n_out;
     size_t mark = pass_mark(p);
-    mat z = {pass_temp(p, (size_t)n * (size_t)d * sizeof(float)), n, 1, d, d};
-    mat flat = {x.at, n, 1, x.cols, x.cols};
-    run_experts(p, &(expert_call){.r = r, .a = down, .x = flat, .y = z, .x_share = 1, .n_out = d});
+    mat z = mat_at(pass_temp(p, (size_t)n * (size_t)d * sizeof(float)), n, 1, d, d);
+    run_experts(
+        p, &(expert_call){
+               .r = r, .a = down, .x = mat_head_rows(x), .y = z, .x_share = 1, .n_out = d});
     join_job j = {y, z, r};
     if (p->dry || pass_failed(p))
         j.r.rows = 0;

@@ -78,7 +78,7 @@ static mat run_product(device *d, test_pass *t, const weight *w, mat x)
 {
     pass *p = test_pass_begin(t, d, x.rows, 0);
     mat y = test_mat(x.rows, 1, w->n_out);
-    d->op->matmul(p, y, x, w);
+    d->op->matmul(p, y, &x, w);
     CHECK_OK(p->e.status, p->e);
     CHECK_EQ(pass_mark(p), 0);
     return y;
@@ -420,7 +420,7 @@ TEST(cpu_glu_of_two_weights_and_of_halves)
                 CHECK_OK(d->weight_load(d, &gate, &e), e);
                 CHECK_OK(d->weight_load(d, &up, &e), e);
                 pass *p = test_pass_begin(&t, d, rows, 0);
-                d->op->glu(p, y, x, &gate, c[j].halves ? NULL : &up, ACT_GELU_TANH);
+                d->op->glu(p, &y, x, &gate, c[j].halves ? NULL : &up, ACT_GELU_TANH);
                 CHECK_OK(p->e.status, p->e);
                 CHECK_EQ(pass_mark(p), 0);
                 double nmse = test_nmse(y, want);
@@ -483,19 +483,19 @@ static void check_experts(const char *isa, cpu_options opt, experts_case of)
                               : (int32_t)(rng_below(&rng, 2) * rng_below(&rng, (uint64_t)n_all));
             share[i * K + j] = (float)rng_unit(&rng);
         }
-    routing r = {id, share, ROWS, K};
+    routing r = {.id = id, .weight = share, .rows = ROWS, .k = K};
     pass *p = test_pass_begin(&t, d, ROWS, 0);
-    d->op->moe_glu(p, y, x, r, &gate, halves ? NULL : &up, ACT_GELU_TANH);
+    d->op->moe_glu(p, &y, x, &r, &gate, halves ? NULL : &up, ACT_GELU_TANH);
     d->op->moe_down(p, z, y, r, &down);
     CHECK_OK(p->e.status, p->e);
     CHECK_EQ(pass_mark(p), 0);
     mat want = test_mat(ROWS, 1, 50);
     for (int32_t i = 0; i < ROWS; i++) {
-        mat xi = {mat_row(x, i), 1, 1, N_IN, N_IN};
+        mat xi = mat_at(mat_row(x, i), 1, 1, N_IN, N_IN);
         mat yi = test_mat(1, K, f), zi = test_mat(1, 1, 50);
-        routing ri = {id + i * K, share + i * K, 1, K};
+        routing ri = {.id = id + i * K, .weight = share + i * K, .rows = 1, .k = K};
         p = test_pass_begin(&t, d, 1, 0);
-        d->op->moe_glu(p, yi, xi, ri, &gate, halves ? NULL : &up, ACT_GELU_TANH);
+        d->op->moe_glu(p, &yi, xi, &ri, &gate, halves ? NULL : &up, ACT_GELU_TANH);
         d->op->moe_down(p, zi, yi, ri, &down);
         CHECK(!memcmp(yi.at, mat_row(y, i), (size_t)K * (size_t)f * 4));
         CHECK(!memcmp(zi.at, mat_row(z, i), 50 * 4));

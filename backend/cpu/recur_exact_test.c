@@ -82,7 +82,7 @@ static pass *rig_pass(rig *g, test_pass *t, device *d, int32_t n)
 
 static mat rows_of(const float *x, int32_t rows, int32_t cols)
 {
-    return (mat){(float *)x, rows, 1, cols, cols};
+    return mat_at((float *)x, rows, 1, cols, cols);
 }
 
 /* |got - want| / |want|, and the same of the worst element against the mean one. */

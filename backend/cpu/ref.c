@@ -46,7 +46,7 @@ static void ref_embed_at(pass *p, mat y, mat ids, const weight *w, float scale)
     }
 }
 
-static void ref_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
+static void ref_rms_norm(pass *p, mat *y, mat x, const weight *w, float eps)
 {
     if (p->dry)
         return;
@@ -54,7 +54,7 @@ static void ref_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
     for (int32_t r = 0; r < x.rows; r++)
         for (int32_t h = 0; h < x.heads; h++) {
             const float *from = mat_row(x, r) + (size_t)h * (size_t)x.cols;
-            float *to = mat_row(y, r) + (size_t)h * (size_t)y.cols;
+            float *to = mat_row(*y, r) + (size_t)h * (size_t)y->cols;
             double sum = 0;
             for (int32_t i = 0; i < x.cols; i++)
                 sum += (double)from[i] * from[i];
@@ -96,14 +96,14 @@ static double ref_gate(act_kind act, double a, double b)
     return a / (1.0 + exp(-(double)SWIGLU_SLOPE * a)) * (b + 1);
 }
 
-static void ref_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
+static void ref_act_mul(pass *p, mat *y, mat a, mat b, act_kind act)
 {
     if (p->dry)
         return;
     int32_t share = mat_width(b) == mat_width(a) ? 1 : b.cols; /* columns of b per column of a */
-    for (int32_t r = 0; r < y.rows; r++)
-        for (int32_t i = 0; i < mat_width(y); i++)
-            mat_row(y, r)[i] = (float)ref_gate(act, mat_row(a, r)[i / share], mat_row(b, r)[i]);
+    for (int32_t r = 0; r < y->rows; r++)
+        for (int32_t i = 0; i < mat_width(*y); i++)
+            mat_row(*y, r)[i] = (float)ref_gate(act, mat_row(a, r)[i / share], mat_row(b, r)[i]);
 }
 
 static void ref_rope(pass *p, mat x, const rope *f)
@@ -313,7 +313,7 @@ static void product_row(void *arg, int32_t o, int32_t thread)
     }
 }
 
-static void ref_matmul(pass *p, mat y, mat x, const weight *w)
+static void ref_matmul(pass *p, mat y, mat *x, const weight *w)
 {
     cpu_device *c = cpu_of(p);
     size_t mark = pass_mark(p);
@@ -321,7 +321,7 @@ static void ref_matmul(pass *p, mat y, mat x, const weight *w)
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    ref_product m = {y, x, w, row};
+    ref_product m = {y, *x, w, row};
     pool_run(c->pool, w->n_out, product_row, &m);
 }
 
@@ -409,7 +409,7 @@ static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)
     }
 }
 
-static void ref_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+static void ref_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                         act_kind act)
 {
     cpu_device *c = cpu_of(p);
@@ -418,8 +418,8 @@ static void ref_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, co
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    ref_experts m = {y, x, r, gate, up, row, y.cols, act};
-    pool_run(c->pool, r.rows * r.k, moe_glu_row, &m);
+    ref_experts m = {*y, x, *r, gate, up, row, y->cols, act};
+    pool_run(c->pool, r->rows * r->k, moe_glu_row, &m);
 }
 
 static void moe_down_row(void *arg, int32_t r, int32_t thread)
@@ -461,7 +461,7 @@ static void moe_matmul_row(void *arg, int32_t chunk, int32_t thread)
             (float)expert_dot(m->a, m->r.id[chunk], o, mat_row(m->x, r), row);
 }
 
-static void ref_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+static void ref_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w)
 {
     cpu_device *c = cpu_of(p);
     size_t mark = pass_mark(p);
@@ -469,7 +469,7 @@ static void ref_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
-    ref_experts m = {.y = y, .x = x, .r = r, .a = w, .row = row};
+    ref_experts m = {.y = y, .x = *x, .r = r, .a = w, .row = row};
     pool_run(c->pool, r.rows * r.k, moe_matmul_row, &m);
 }
 
@@ -730,7 +730,7 @@ static void select_blocks(ref_attention *a)
             select_block(a, i, h);
 }
 
-static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+static void ref_attend(pass *p, mat *o, mat q, const kv_view *kv, float scale)
 {
     cpu_device *c = cpu_of(p);
     size_t n = (size_t)c->n_threads * (size_t)kv->head_dim;
@@ -741,7 +741,7 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     if (kv->k_rot || kv->v_rot)
         back = pass_temp(p, NUM_ROT_GROUP * sizeof *back);
     sparse_account *account = cpu_sparse_accounts(p, q, kv);
-    ref_attention a = {p, o, q, kv, scale, sum, row, stored, back, account, {0}, NULL};
+    ref_attention a = {p, *o, q, kv, scale, sum, row, stored, back, account, {0}, NULL};
     cpu_selection_take(p, q, kv, 0, &a.select);
     if (a.select.query)
         a.mean = pass_temp(p, ((size_t)kv->n_keys / SPARSE_TILE + 1) * (size_t)kv->head_dim *

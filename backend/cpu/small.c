@@ -306,13 +306,13 @@ void cpu_embed_at(pass *p, mat y, mat ids, const weight *w, float scale)
     run_rows(&j, mat_width(y) * 4);
 }
 
-void cpu_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
+void cpu_rms_norm(pass *p, mat *y, mat x, const weight *w, float eps)
 {
     if (p->dry)
         return;
-    rows_job j = {.p = p, .y = y, .a = x, .c = eps, .row = norm_row};
+    rows_job j = {.p = p, .y = *y, .a = x, .c = eps, .row = norm_row};
     j.wv = w ? w->data : NULL;
-    run_rows(&j, mat_width(y));
+    run_rows(&j, mat_width(*y));
 }
 
 void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
@@ -324,14 +324,14 @@ void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
     run_rows(&j, mat_width(y));
 }
 
-void cpu_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
+void cpu_act_mul(pass *p, mat *y, mat a, mat b, act_kind act)
 {
     if (p->dry)
         return;
-    rows_job j = {.p = p, .y = y, .a = a, .b = b, .act = act, .row = act_row};
+    rows_job j = {.p = p, .y = *y, .a = a, .b = b, .act = act, .row = act_row};
     if (mat_width(a) != mat_width(b))
         j.row = act_heads_row;
-    run_rows(&j, mat_width(y));
+    run_rows(&j, mat_width(*y));
 }
 
 void cpu_add(pass *p, mat y, mat a, mat b)
@@ -415,7 +415,7 @@ void cpu_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)
         rest.at += n / piece * piece;
         rest.heads = 1;
         rest.cols = n % piece;
-        j.y = (mat){x.at, n / piece, 1, piece, piece};
+        j.y = mat_at(x.at, n / piece, 1, piece, piece);
         j.n_ids = 0;
         run_rows(&j, piece * 4);
         j.y = rest;

@@ -13,33 +13,33 @@ typedef void (*op_fn)(device *d, pass *p, mat y, mat a, mat b, const weight *w);
 static void do_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     (void)b;
-    d->op->rms_norm(p, y, a, w, 1e-6f);
+    d->op->rms_norm(p, &y, a, w, 1e-6f);
 }
 static void do_norm_plain(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     (void)b;
     (void)w;
-    d->op->rms_norm(p, y, a, NULL, 1e-6f);
+    d->op->rms_norm(p, &y, a, NULL, 1e-6f);
 }
 static void do_act(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     (void)w;
-    d->op->act_mul(p, y, a, b, ACT_GELU_TANH);
+    d->op->act_mul(p, &y, a, b, ACT_GELU_TANH);
 }
 static void do_silu(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     (void)w;
-    d->op->act_mul(p, y, a, b, ACT_SILU);
+    d->op->act_mul(p, &y, a, b, ACT_SILU);
 }
 static void do_softplus(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     (void)w;
-    d->op->act_mul(p, y, a, b, ACT_SOFTPLUS);
+    d->op->act_mul(p, &y, a, b, ACT_SOFTPLUS);
 }
 static void do_sigmoid(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     (void)w;
-    d->op->act_mul(p, y, a, b, ACT_SIGMOID);
+    d->op->act_mul(p, &y, a, b, ACT_SIGMOID);
 }
 /* Of numbers on both sides of the cut. */
 static void do_swiglu_cut(device *d, pass *p, mat y, mat a, mat b, const weight *w)
@@ -47,7 +47,7 @@ static void do_swiglu_cut(device *d, pass *p, mat y, mat a, mat b, const weight 
     (void)w;
     d->op->scale(p, a, 8, NULL);
     d->op->scale(p, b, 8, NULL);
-    d->op->act_mul(p, y, a, b, ACT_SWIGLU_CUT);
+    d->op->act_mul(p, &y, a, b, ACT_SWIGLU_CUT);
     d->op->scale(p, a, 0.125f, NULL);
     d->op->scale(p, b, 0.125f, NULL);
 }
@@ -56,7 +56,7 @@ static void do_head_gate(device *d, pass *p, mat y, mat a, mat b, const weight *
 {
     (void)w;
     a.cols = 1;
-    d->op->act_mul(p, y, a, b, ACT_SOFTPLUS);
+    d->op->act_mul(p, &y, a, b, ACT_SOFTPLUS);
 }
 static void do_add(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
@@ -153,7 +153,7 @@ static void do_add_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w
         return;
     }
     mat t = test_mat(y.rows, y.heads, y.cols);
-    d->op->rms_norm(p, t, b, w, 1e-6f);
+    d->op->rms_norm(p, &t, b, w, 1e-6f);
     d->op->add(p, y, y, t);
     test_free(t.at);
 }
@@ -541,7 +541,8 @@ TEST(cpu_embed_gather_and_route)
         scale.data = es;
         int32_t id[2][ROWS * K];
         float share[2][ROWS * K];
-        routing r0 = {id[0], share[0], ROWS, K}, r1 = {id[1], share[1], ROWS, K};
+        routing r0 = {.id = id[0], .weight = share[0], .rows = ROWS, .k = K};
+        routing r1 = {.id = id[1], .weight = share[1], .rows = ROWS, .k = K};
         float bv[E];
         test_fill(bv, E, 0.3f, &rng);
         weight bias = scale;

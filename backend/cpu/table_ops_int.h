@@ -8,9 +8,9 @@
 /* small.c */
 void cpu_embed(pass *p, mat y, const weight *w, float scale);
 void cpu_embed_at(pass *p, mat y, mat ids, const weight *w, float scale);
-void cpu_rms_norm(pass *p, mat y, mat x, const weight *w, float eps);
+void cpu_rms_norm(pass *p, mat *y, mat x, const weight *w, float eps);
 void cpu_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
-void cpu_act_mul(pass *p, mat y, mat a, mat b, act_kind act);
+void cpu_act_mul(pass *p, mat *y, mat a, mat b, act_kind act);
 void cpu_add(pass *p, mat y, mat a, mat b);
 void cpu_scale(pass *p, mat x, float c, const weight *w);
 void cpu_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
@@ -36,12 +36,12 @@ void cpu_near(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *rul
 /* best.c */
 void cpu_best(pass *p, mat y, mat x);
 /* matmul.c */
-void cpu_matmul(pass *p, mat y, mat x, const weight *w);
-void cpu_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
-void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+void cpu_matmul(pass *p, mat y, mat *x, const weight *w);
+void cpu_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act);
+void cpu_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                  act_kind act);
 void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
-void cpu_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w);
+void cpu_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w);
 /* ref.c: a few numbers of a row have no faster way */
 void cpu_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
 /* recur_ref.c: the definition; recur.c */
@@ -57,7 +57,7 @@ void cpu_settle(device *d, const recur_view *v, const recur_base *base, int32_t 
 void cpu_ref_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
 void cpu_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
 /* attend.c */
-void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
+void cpu_attend(pass *p, mat *o, mat q, const kv_view *kv, float scale);
 /* ref.c: what the definitions share. The rotation's matrix, x rotated back, and a key of one stream
  * made of its value. */
 void cpu_ref_fill_back(double (*back)[NUM_ROT_GROUP]);

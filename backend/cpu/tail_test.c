@@ -87,7 +87,7 @@ static void measure(tail_rig *g, const tail_shape *s, test_pass *t, device *d, i
     t->kv[0] = (kv_base){.k = g->store, .page = s->paged ? g->page : NULL};
     pass *p = test_pass_begin(t, d, rows, n_keys - rows);
     p->tail = &tail;
-    op_tail(p, (mat){g->q, rows, s->n_head, s->dim, (int64_t)s->n_head * s->dim}, &g->view,
+    op_tail(p, mat_at(g->q, rows, s->n_head, s->dim, (int64_t)s->n_head * s->dim), &g->view,
             &g->turn, 0.1f);
     CHECK_OK(p->e.status, p->e);
     CHECK_EQ(tail.n_layers, 1);
@@ -141,7 +141,7 @@ TEST(tail_of_nobody_costs_nothing)
     rig_open(&g, &shapes[0], &rng);
     t.kv[0] = (kv_base){.k = g.store};
     pass *p = test_pass_begin(&t, d, 2, 20);
-    mat q = {g.q, 2, shapes[0].n_head, shapes[0].dim, shapes[0].n_head * shapes[0].dim};
+    mat q = mat_at(g.q, 2, shapes[0].n_head, shapes[0].dim, shapes[0].n_head * shapes[0].dim);
     op_tail(p, q, &g.view, &g.turn, 1);
     CHECK_OK(p->e.status, p->e);
     CHECK_EQ(p->side[PASS_MAIN].peak, 0);

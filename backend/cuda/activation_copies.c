@@ -1,153 +1,99 @@
-/* activation_copies.c - copies of activations for products, and how long they are valid.
+/* activation_copies.c - copies of activations for products (mat.copies).
  *
- * A product of few rows reads its activation as int8, a product of many rows as bf16. Up to three
- * products read one activation, and the norm before them can make the copy. So a copy is kept in
- * scratch together with the address of its original, and is forgotten when an op writes over
- * either: every op tells cuda_wrote what it is about to write. So is a copy in scratch that was
- * released: the result of the product that reads it may get the same place. A dry pass
- * finds no copies, so it plans for the worst case.
+ * A product of few rows reads its activation as int8, a product of many rows as bf16. The op that
+ * makes an activation makes the copy in the same kernel, where it knows that a product is next. Any
+ * other is made by the first product that reads it.
  */
 #include "backend/cuda/cuda_int.h"
-
-#include <stdint.h>
 
 dev_mat cuda_mat(mat m)
 {
     return (dev_mat){m.at, m.rows, m.heads * m.cols, m.stride};
 }
 
-static bool touches(const char *from, const char *to, const void *at, size_t n_bytes)
+static copy_form form_of(bool bf)
 {
-    return from < (const char *)at + n_bytes && (const char *)at < to;
+    return bf ? COPY_BF16 : COPY_INT8;
 }
 
-void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes)
+/* In memory that is there; NULL: its shape alone. *n_bytes: that memory. */
+static dev_quant copy_at(void *at, int32_t rows, int32_t cols, bool bf, bool single,
+                         size_t *n_bytes)
 {
-    const char *from = at, *to = from + n_bytes;
-    const sorted_pairs *p = &c->sorted;
-    size_t n = (size_t)p->n * sizeof *p->id;
-    if (p->id && (touches(from, to, p->id, n) || touches(from, to, p->lists.order, n) ||
-                  touches(from, to, p->lists.n_tiles, sizeof *p->lists.n_tiles) ||
-                  touches(from, to, p->lists.tiles,
-                          EXPERT_TILE_BYTES * (size_t)expert_tiles(p->n, p->n_expert))))
-        c->sorted.id = NULL;
-    const int32_t **choices[] = {&c->chosen, &c->choice, &c->choice_done};
-    for (int i = 0; i < 3; i++)
-        if (from <= (const char *)*choices[i] && (const char *)*choices[i] < to)
-            *choices[i] = NULL;
-    for (int i = 0; i < ACTIVATION_COPIES; i++) {
-        activation_copy *s = &c->activation_copies[i];
-        if (s->x && ((from < s->x_end && s->x < to) || (from < s->q_end && s->q < to)))
-            s->x = NULL;
-    }
-}
-
-void *cuda_temp(pass *p, size_t n_bytes)
-{
-    void *at = pass_temp(p, n_bytes);
-    if (at)
-        cuda_wrote(cuda_of(p), at, n_bytes);
-    return at;
-}
-
-static size_t quant_bytes(const dev_quant *q, size_t *codes)
-{
-    size_t rows = (size_t)(q->rows + q->tile - 1) / (size_t)q->tile * (size_t)q->tile;
-    *codes = rows * (size_t)q->cols;
-    return *codes + rows * (size_t)(q->cols / GROUP) * 8;
-}
-
-dev_quant cuda_quant_at(void *at, int32_t rows, int32_t cols, bool bf, bool single)
-{
-    dev_quant q = {.rows = rows, .cols = cols, .tile = single || rows == 1 ? 1 : 8};
-    size_t codes;
-    quant_bytes(&q, &codes);
+    dev_quant q = {.rows = rows, .cols = cols, .tile = bf || single || rows == 1 ? 1 : 8};
+    const size_t padded = (size_t)(rows + q.tile - 1) / (size_t)q.tile * (size_t)q.tile;
+    const size_t codes = padded * (size_t)cols; /* a multiple of 32 */
     if (bf) {
+        *n_bytes = (size_t)rows * (size_t)cols * sizeof *q.bf;
         q.bf = at;
-    } else if (at) {
-        q.q = at;
-        q.s = (char *)at + codes; /* codes is a multiple of 32 */
+        return q;
     }
+    *n_bytes = codes + padded * (size_t)(cols / GROUP) * 8;
+    q.q = at;
+    q.s = at ? (char *)at + codes : NULL;
     return q;
 }
 
-dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool single)
+/* Of y's floats, in scratch or in the room that y has. */
+static dev_quant give_copy(pass *p, mat *y, bool bf, bool single)
 {
-    const dev_quant q = cuda_quant_at(NULL, rows, cols, bf, single);
-    size_t codes, n = quant_bytes(&q, &codes);
-    n = bf ? (size_t)rows * (size_t)cols * sizeof *q.bf : n;
-    return cuda_quant_at(cuda_temp(p, n), rows, cols, bf, single);
+    mat_copies *c = &y->copies;
+    const copy_form f = form_of(bf);
+    size_t n;
+    const dev_quant q = copy_at(NULL, y->rows, mat_width(*y), bf, single, &n);
+    if (c->state[f] != COPY_ROOM)
+        c->at[f] = pass_temp(p, n);
+    c->state[f] = q.tile == 1 ? COPY_LINE : COPY_TILES;
+    c->of = y->at;
+    c->rows = y->rows;
+    c->cols = mat_width(*y);
+    return copy_at(c->at[f], y->rows, mat_width(*y), bf, single, &n);
 }
 
-/* Forgets the copies in scratch that was released since the last call. */
-static void forget_released(pass *p)
+void cuda_copy_room(pass *p, mat *y, bool bf)
 {
-    cuda_device *c = cuda_of(p);
-    pass_side *side = &p->side[p->here];
-    const char *free = (const char *)side->scratch + side->lowest;
-    for (int i = 0; i < ACTIVATION_COPIES && side->lowest < SIZE_MAX; i++)
-        if (c->activation_copies[i].x && c->activation_copies[i].q_end > free)
-            c->activation_copies[i].x = NULL;
-    side->lowest = SIZE_MAX;
+    give_copy(p, y, bf, false);
+    y->copies.state[form_of(bf)] = COPY_ROOM;
 }
 
-void cuda_quant_keep(pass *p, const float *x, dev_quant q)
+dev_quant cuda_new_copy(pass *p, mat *y, bool bf, bool single)
 {
-    cuda_device *c = cuda_of(p);
-    size_t codes, n = (size_t)q.rows * (size_t)q.cols;
-    if (!x || (!q.q && !q.bf))
-        return;
-    forget_released(p);
-    activation_copy *s = &c->activation_copies[c->next_activation_copy++ % ACTIVATION_COPIES];
-    s->x = (const char *)x;
-    s->x_end = s->x + n * sizeof *x;
-    s->q = q.bf ? (const char *)q.bf : (const char *)q.q;
-    s->q_end = s->q + (q.bf ? n * sizeof *q.bf : quant_bytes(&q, &codes));
-    s->quant = q;
+    const copy_form f = form_of(bf), other = form_of(!bf);
+    y->copies.state[other] = COPY_NONE;
+    if (y->copies.state[f] != COPY_ROOM)
+        y->copies.state[f] = COPY_NONE;
+    return give_copy(p, y, bf, single);
 }
 
-/* bf16 and tiles of one row lie in a line, as x does: rows may have been cut into other lengths. */
-static dev_quant known(pass *p, dev_mat x, bool bf, int32_t tile)
+/* Are its copies those of these floats, in these rows or, `line`, in any? */
+static bool copies_are_of(mat x, bool line)
 {
-    const cuda_device *c = cuda_of(p);
-    size_t n = (size_t)x.rows * (size_t)x.cols;
-    if (x.at)
-        forget_released(p);
-    for (int i = 0; i < ACTIVATION_COPIES && x.at && x.stride == x.cols; i++) {
-        const activation_copy *s = &c->activation_copies[i];
-        dev_quant q = s->quant;
-        bool same = q.rows == x.rows && q.cols == x.cols, line = bf || tile == 1;
-        if (s->x != (const char *)x.at || !(same || (line && (size_t)q.rows * (size_t)q.cols == n)))
-            continue;
-        if (bf ? q.bf != NULL : q.q && q.tile == tile) {
-            q.rows = x.rows;
-            q.cols = x.cols;
-            return q;
-        }
-    }
-    return (dev_quant){0};
+    const mat_copies *c = &x.copies;
+    const int32_t width = mat_width(x);
+    return c->of == x.at && x.stride == width &&
+           (line ? (int64_t)c->rows * c->cols == (int64_t)x.rows * width
+                 : c->rows == x.rows && c->cols == width);
 }
 
-bool cuda_has_quant(pass *p, dev_mat x)
+bool cuda_has_copy(mat x, bool bf, bool single)
 {
-    return known(p, x, false, x.rows == 1 ? 1 : 8).q;
+    const bool line = bf || single || x.rows == 1;
+    return x.copies.state[form_of(bf)] == (line ? COPY_LINE : COPY_TILES) &&
+           copies_are_of(x, line);
 }
 
-dev_quant cuda_quant_of_row(pass *p, dev_mat x)
+dev_quant cuda_copy(pass *p, mat *x, bool bf, bool single)
 {
-    return known(p, x, false, 1);
-}
-
-dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
-{
-    dev_quant q = known(p, x, bf, single || x.rows == 1 ? 1 : 8);
-    if (q.q || q.bf)
-        return q;
-    q = cuda_quant_room(p, x.rows, x.cols, bf, single);
-    if (p->dry || pass_failed(p))
-        return q;
-    cu_quantise(cuda_select(p->dev)->stream, x, q);
-    if (x.stride == x.cols)
-        cuda_quant_keep(p, x.at, q);
+    size_t n;
+    /* Rows with different adapters are products of their own, which no dry pass has. */
+    if (cuda_has_copy(*x, bf, single) && !(p->plans && p->lora))
+        return copy_at(x->copies.at[form_of(bf)], x->rows, mat_width(*x), bf, single, &n);
+    mat with = copies_are_of(*x, false) ? *x : mat_bare(*x);
+    with.copies.state[form_of(bf)] = COPY_NONE;
+    const dev_quant q = give_copy(p, &with, bf, single);
+    if (x->stride == mat_width(*x))
+        *x = with;
+    if (!p->dry && !pass_failed(p))
+        cu_quantise(cuda_select(p->dev)->stream, cuda_mat(*x), q);
     return q;
 }

@@ -655,8 +655,9 @@ static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, void *t
 
 /* ---- The op ------------------------------------------------------------------------------- */
 
-/* by: gates of rows of answers, or NULL. */
-static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const gate_args *by)
+/* by: gates of rows of answers, or NULL. read: what the next product reads of o and by->y. */
+static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const gate_args *by,
+                   mat *read)
 {
     cuda_device *c = cuda_of(p);
     int32_t group = q.heads / kv->n_head_kv, d = q.cols;
@@ -693,68 +694,61 @@ static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const 
     size_t skip_bytes = few ? cuda_skip_bytes(c, kv, q.rows, q.heads) : 0; /* for any rule */
     part_bytes = part_bytes > skip_bytes ? part_bytes : skip_bytes;
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
-    void *temp = cuda_temp(p, few ? part_bytes : made_bytes), *lists = NULL, *scores = NULL;
+    void *temp = pass_temp(p, few ? part_bytes : made_bytes), *lists = NULL, *scores = NULL;
     if (!few && path >= ATTEND_TILES)
-        scores = cuda_temp(p, spread_bytes_of(c, kv));
+        scores = pass_temp(p, spread_bytes_of(c, kv));
     if (!few && cuda_selects(c, kv)) /* for any rule that may come */
-        lists = cuda_temp(p, cuda_select_bytes(kv, q.rows, q.heads));
+        lists = pass_temp(p, cuda_select_bytes(kv, q.rows, q.heads));
     if (!few) /* unused after this op */
         pass_release(p, mark);
     join_args join = {.q = {0}};
     if (by)
         join.by = *by;
     if (few && d % GROUP == 0)
-        join.q = cuda_quant_room(p, q.rows, q.heads * d, false, false);
+        join.q = cuda_new_copy(p, read, false, false);
     if (cuda_skip(p, q))
         return;
     int32_t bucket = c->kv_bucket[kv->kind], keys = bucket < kv->n_keys ? bucket : kv->n_keys;
-    size_t n_bytes = (size_t)q.rows * (size_t)q.heads * (size_t)d * sizeof(float);
     a->o = cuda_mat(o);
     a->q = cuda_mat(turned);
     a->st = cuda_step(p, kv);
     x.parts.at = temp;
     x.parts.n_chunk = chunks_of(kv, &x.parts, keys);
-    cuda_wrote(c, o.at, n_bytes);
-    if (by)
-        cuda_wrote(c, by->y.at, n_bytes);
-    if (turns) {
-        cuda_wrote(c, turned.at, n_bytes);
-        if (!room || !there.done)
-            cu_rotate(c->stream, a->q, cuda_mat(q), false);
-    }
-    if (few) {
+    if (turns && (!room || !there.done))
+        cu_rotate(c->stream, a->q, cuda_mat(q), false);
+    if (few)
         attend_answers(p, &x, kv, split, keys, at_a_time, join);
-        cuda_quant_keep(p, by ? by->y.at : o.at, join.q);
-    } else {
+    else
         attend_many(p, &x, kv, temp, lists, scores);
-    }
     uint64_t n_pairs;
     if (c->splits)
         cuda_note_bytes(c, device_seen_bytes(p->rows, kv, q.rows, &n_pairs));
     cuda_done(p, "attend");
 }
 
-void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
+void cuda_attend(pass *p, mat *o, mat q, const kv_view *kv, float scale)
 {
-    attend(p, o, q, kv, scale, NULL);
+    attend(p, *o, q, kv, scale, NULL, o);
 }
 
-void cuda_attend_gate(pass *p, mat y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
+void cuda_attend_gate(pass *p, mat *y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
                       float scale)
 {
     bool apart = gate.rows != q.rows; /* the gates of a row's heads are rows */
     if (p->st->prompt || (act != ACT_SOFTPLUS && act != ACT_SIGMOID)) {
-        mat to = mat_heads(y, q.cols);
-        attend(p, o, q, kv, scale, NULL);
-        cuda_act_mul(p, apart ? mat_head_rows(to) : to, gate, apart ? mat_head_rows(o) : o, act);
+        mat to = mat_heads(*y, q.cols);
+        to = apart ? mat_head_rows(to) : to;
+        attend(p, o, q, kv, scale, NULL, &o);
+        cuda_act_mul(p, &to, gate, apart ? mat_head_rows(o) : o, act);
+        y->copies = to.copies;
         return;
     }
-    gate_args by = {.y = cuda_mat(y),
+    gate_args by = {.y = cuda_mat(*y),
                     .gate = cuda_mat(gate),
                     .gate_head = apart ? (int32_t)gate.stride : gate.cols,
                     .share = gate.cols == 1 ? q.cols : 1,
                     .act = (int32_t)act};
     if (apart)
         by.gate.stride *= q.heads;
-    attend(p, o, q, kv, scale, &by);
+    attend(p, o, q, kv, scale, &by, y);
 }

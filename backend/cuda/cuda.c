@@ -71,7 +71,6 @@ static void cuda_clear(device *d, void *p, size_t n_bytes)
 static void cuda_upload(device *d, void *to, const void *from, size_t n_bytes)
 {
     cuda_device *c = cuda_select(d);
-    cuda_wrote(c, to, n_bytes);
     if (n_bytes <= PUT_WORDS * 4 && n_bytes % 4 == 0 && (uintptr_t)to % 4 == 0) {
         put_args a = {.to = to, .n = (int32_t)n_bytes / 4};
         memcpy(a.word, from, n_bytes);
@@ -337,11 +336,7 @@ static void cuda_begin(device *d, pass *p)
     const step *st = p->st;
     if (c->raw || c->pinned[0])
         cuda_loading_free(c);
-    memset(c->activation_copies, 0, sizeof c->activation_copies);
-    c->next_activation_copy = 0;
-    c->chosen = c->choice = c->choice_done = NULL;
-    c->unit_late = c->splits = false;
-    c->sorted.id = NULL;
+    c->router_runs = c->unit_late = c->splits = false;
     c->watch_shown = c->crowded = false;
     c->watch.n_jobs = 0;
     if (c->broken) {

@@ -3,7 +3,7 @@
  * runtime.c      the GPU that a thread has selected; failures of the runtime
  * cuda.c, weights.c   the device, its memory, the step block; weights on their way to it
  * ops.c          the op table: picks kernels by row count and weight layout
- * activation_copies.c       which activations already have an int8 or bf16 copy
+ * activation_copies.c   int8 and bf16 copies of activations
  * head_ops.c     heads of queries, keys and values: norm, rotation, store
  * blas.c         products of long prompts: cuBLASLt or matmul_wide.cu
  * graph.c        passes of few rows, recorded and replayed
@@ -36,7 +36,7 @@
 #include <stdatomic.h>
 
 enum { READ_MIB = 4096 /* much more than any cache */ };
-enum { ACTIVATION_COPIES = 8, STEP_BUFFERS = PASS_SIDES_MAX + 1, TICKETS = 4096 };
+enum { STEP_BUFFERS = PASS_SIDES_MAX + 1, TICKETS = 4096 };
 
 /* A rowset on the device. */
 typedef struct step_rows {
@@ -45,20 +45,6 @@ typedef struct step_rows {
     const uint64_t *seen;
     const int32_t *axis[ROPE_AXES_MAX]; /* as in rowset; side by side */
 } step_rows;
-
-/* A valid copy for products: neither it nor its original was overwritten. */
-typedef struct activation_copy {
-    const char *x, *x_end, *q, *q_end;
-    dev_quant quant;
-} activation_copy;
-
-/* The pairs of a prompt's rows and experts, sorted: the products of an expert's input and of its
- * output read the same lists. id NULL: none, or one of them was overwritten. */
-typedef struct sorted_pairs {
-    const int32_t *id;
-    int32_t n, n_expert;
-    expert_lists lists;
-} sorted_pairs;
 
 /* The rows of a pass that a page_watch looks at, and where it adds to. n_pages is not part of it:
  * kernels read it from the device. */
@@ -175,15 +161,11 @@ typedef struct cuda_device {
     size_t raw_bytes;
     struct pool *loaders; /* NULL but while weights are loaded */
     cudaEvent_t pinned_done[2];
-    activation_copy activation_copies[ACTIVATION_COPIES];
-    int32_t next_activation_copy;
-    sorted_pairs sorted;
-    const int32_t *chosen; /* the choice of experts of the last gated product */
-    /* The choice of the last router. choice: its kernel may still run when a later one begins. Then
-     * the next product lets its successor begin late (product_args.late). choice_done: every
-     * later kernel begins after that router has ended, so it may read the choice before it waits.
-     */
-    const int32_t *choice, *choice_done;
+    /* Routers so far, and those of them after which every kernel begins (routing.router). The last
+     * router's kernel may still run when a later one begins. Then the next product lets its
+     * successor begin late (product_args.late). */
+    uint64_t n_routers, routers_ended;
+    bool router_runs;
     bool unit_late;       /* the last kernel is a gated unit that lets the next one begin late */
     launch_memory launch; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
@@ -401,8 +383,8 @@ int32_t cuda_skip_least(const cuda_device *c, const kv_view *kv);
 /* What a recording depends on; false: the pass's rows differ, and it is not recorded. */
 bool cuda_skip_key(const cuda_device *c, const step *st, graph_key *k);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
-void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
-void cuda_attend_gate(pass *p, mat y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
+void cuda_attend(pass *p, mat *o, mat q, const kv_view *kv, float scale);
+void cuda_attend_gate(pass *p, mat *y, mat o, mat q, mat gate, act_kind act, const kv_view *kv,
                       float scale);
 
 /* experts.c */
@@ -430,7 +412,7 @@ bool cuda_watched_rows(const pass *p, watched_rows *to);
 /* recur_ops.c */
 void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv);
 void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv);
-bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_unit *u,
+bool cuda_delta_unit(pass *p, mat *y, mat x, mat z, mat a, mat b, const delta_unit *u,
                      const recur_view *rv);
 void cuda_recur_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
                        const recur_seq *s);
@@ -441,19 +423,13 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);
 void cuda_recorded(device *d, pass *p, mat y);
 void cuda_graphs_drop(cuda_device *c); /* and those of devices that share its model */
 
-/* activation_copies.c: scratch for a device's own, and copies of activations. */
-void *cuda_temp(pass *p, size_t n_bytes);
-void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes);
+/* activation_copies.c. bf: the bf16 copy, else int8. single: rows in tiles of one. */
 dev_mat cuda_mat(mat m); /* flat */
-/* Room for a copy of rows x cols: bf16, or int8 in tiles fit for that many rows. */
-dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool single);
-/* The same in memory that is there; NULL: its shape alone. */
-dev_quant cuda_quant_at(void *at, int32_t rows, int32_t cols, bool bf, bool single);
-void cuda_quant_keep(pass *p, const float *x, dev_quant q);
-/* The copy of x, made now if there is none. single: rows in tiles of one. */
-dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single);
-/* The int8 copy of one row if there is one, else nothing; room for one in a dry pass. */
-dev_quant cuda_quant_of_row(pass *p, dev_mat x);
-/* Is there already an int8 copy of these rows for few rows' products? */
-bool cuda_has_quant(pass *p, dev_mat x);
+/* Scratch for the copy of y, which an op will make. */
+void cuda_copy_room(pass *p, mat *y, bool bf);
+/* The copy of y that an op makes which writes y, in that room or in scratch. */
+dev_quant cuda_new_copy(pass *p, mat *y, bool bf, bool single);
+bool cuda_has_copy(mat x, bool bf, bool single);
+/* The copy of x, made now if there is none; x gets it. */
+dev_quant cuda_copy(pass *p, mat *x, bool bf, bool single);
 #endif

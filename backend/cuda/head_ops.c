@@ -49,13 +49,16 @@ static bool fits(const head_job *j, int32_t head_dim)
     return heads_take(head_dim) && j->x.stride % 4 == 0 && j->y.stride % 4 == 0;
 }
 
-bool cuda_norm_heads(pass *p, mat y, mat x, const float *w, float eps)
+bool cuda_heads_fit(mat y, mat x)
+{
+    const head_job j = norm_job_of(y, x, NULL, 0);
+    return fits(&j, y.cols);
+}
+
+void cuda_norm_heads(pass *p, mat y, mat x, const float *w, float eps)
 {
     const head_job j = norm_job_of(y, x, w, eps);
-    if (!fits(&j, y.cols))
-        return false;
     cu_heads(cuda_of(p)->stream, &j, 1, (dev_kv){.id = 0}, cuda_step_without_keys(p));
-    return true;
 }
 
 /* Adds the norm of the heads of x to the list. NULL: the kernel does not know them, and another has
@@ -63,7 +66,6 @@ bool cuda_norm_heads(pass *p, mat y, mat x, const float *w, float eps)
 static head_job *norm_heads(pass *p, head_list *l, mat y, mat x, const float *w, float eps)
 {
     const head_job j = norm_job_of(y, x, w, eps);
-    cuda_wrote_mat(p, y);
     if (fits(&j, y.cols)) {
         l->at[l->n] = j;
         return &l->at[l->n++];
@@ -137,10 +139,8 @@ static void store_two(pass *p, head_list *l, mat v, const qkv *a)
         norm_heads(p, l, v, k, NULL, a->eps);
     if (a->k_norm)
         kj = norm_heads(p, l, k, k, w, a->eps);
-    if (both) {
+    if (both)
         kj->bare = as_values.y;
-        cuda_wrote_mat(p, v);
-    }
     if (a->k_rope && !rotates(p, kj, a->k_rope, k.cols)) {
         launch(p, l);
         cuda_rope(p, k, a->k_rope);
@@ -161,7 +161,6 @@ static bool queries(pass *p, head_list *l, mat q, const qkv *a)
         return true;
     if (t->at.rows && j) {
         j->rotated = t->at.at;
-        cuda_wrote_mat(p, t->at);
         t->done = true;
     }
     return false;

@@ -25,25 +25,17 @@ static choice choice_of(pass *p, const route_rule *t)
     return how;
 }
 
-static void wrote_routing(cuda_device *c, routing r)
-{
-    size_t n = (size_t)r.rows * (size_t)r.k * 4;
-    cuda_wrote(c, r.id, n);
-    cuda_wrote(c, r.weight, n);
-}
-
 void cuda_route(pass *p, routing r, mat logits, const route_rule *rule)
 {
     choice how = choice_of(p, rule);
     if (p->dry || pass_failed(p) || !r.rows)
         return;
     cuda_select(p->dev);
-    wrote_routing(cuda_of(p), r);
     cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), how);
     cuda_done(p, "route");
 }
 
-void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *rule)
+void cuda_router(pass *p, routing *r, mat x, const weight *w, const route_rule *rule)
 {
     choice how = choice_of(p, rule);
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
@@ -54,35 +46,33 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
         return;
     const float *bias = cuda_vector(p, w->bias);
     if (!cuda_is_float(cuda_kind(p, w)) || !cuda_few(p) || w->n_out > ROUTER_EXPERTS ||
-        r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
-        cuda_matmul(p, logits, x, w);
-        cuda_route(p, r, logits, rule);
+        r->k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
+        cuda_matmul(p, logits, &x, w);
+        cuda_route(p, *r, logits, rule);
         return;
     }
     if (cuda_skip(p, logits))
         return;
-    cuda_wrote_mat(p, logits);
-    wrote_routing(cuda_of(p), r);
     const packed v = cuda_view(w);
     cuda_offload *offload = cuda_offload_any(cuda_of(p));
     if (offload)
-        cuda_offload_guess(offload, w, cuda_mat(x), r.k, how.sigmoid);
+        cuda_offload_guess(offload, w, cuda_mat(x), r->k, how.sigmoid);
     for (int32_t at = 0, rows; at < x.rows; at += rows) {
         rows = x.rows - at < FEW_ROWS ? x.rows - at : (int32_t)FEW_ROWS;
-        router_args a = {.x = cuda_mat(some_rows(x, at, rows)),
-                         .logits = cuda_mat(some_rows(logits, at, rows)),
+        router_args a = {.x = cuda_mat(mat_rows(x, at, rows)),
+                         .logits = cuda_mat(mat_rows(logits, at, rows)),
                          .w = v,
                          .bias = bias,
                          .how = how,
-                         .id = r.id + (size_t)at * (size_t)r.k,
-                         .share = r.weight + (size_t)at * (size_t)r.k,
-                         .k = r.k,
+                         .id = r->id + (size_t)at * (size_t)r->k,
+                         .share = r->weight + (size_t)at * (size_t)r->k,
+                         .k = r->k,
                          .ticket = cuda_of(p)->router_ticket,
                          .beside = beside && !at};
-        cu_router(cuda_of(p)->stream, a, cuda_offload_tells(offload, w, x.rows, r.k));
+        cu_router(cuda_of(p)->stream, a, cuda_offload_tells(offload, w, x.rows, r->k));
     }
-    cuda_of(p)->choice = r.id;
-    cuda_of(p)->choice_done = NULL;
+    cuda_of(p)->router_runs = true;
+    r->router = ++cuda_of(p)->n_routers;
     cuda_reads(cuda_of(p), &v, 1);
     cuda_done(p, "router");
 }
@@ -96,7 +86,12 @@ static void reads_experts(cuda_device *c, routing r, const packed *w)
 /* [rows, k, n_ff] as [rows * k, n_ff]. */
 static dev_mat by_pair(mat y)
 {
-    return (dev_mat){y.at, y.rows * y.heads, y.cols, y.cols};
+    return cuda_mat(mat_head_rows(y));
+}
+static dev_quant copy_by_pair(pass *p, mat x, bool bf)
+{
+    mat pairs = mat_head_rows(x);
+    return cuda_copy(p, &pairs, bf, true);
 }
 
 /* Adds the biases of experts to the products of pairs. */
@@ -109,16 +104,16 @@ static void pair_bias(pass *p, mat y, routing r, const weight *w)
     cu_pair_bias(cuda_of(p)->stream, by_pair(y), r.id, bias);
 }
 
-static void product_of_pairs(pass *p, mat y, mat x, routing r, const weight *w)
+static void product_of_pairs(pass *p, mat y, mat *x, routing r, const weight *w)
 {
     cuda_device *c = cuda_of(p);
     if (cuda_is_float(cuda_kind(p, w))) {
         if (!cuda_skip(p, y))
-            cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(w), NULL,
+            cu_expert_float(c->stream, cuda_mat(y), cuda_mat(*x), 1, r.id, r.k, cuda_view(w), NULL,
                             0, w->n_out);
         return;
     }
-    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    dev_quant q = cuda_copy(p, x, false, false);
     if (cuda_skip(p, y))
         return;
     expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(w), .n_out = w->n_out},
@@ -130,7 +125,7 @@ static void product_of_pairs(pass *p, mat y, mat x, routing r, const weight *w)
 
 /* One matrix of every pair, without its twin: for shapes and formats that the gated kernels
  * refuse. */
-static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
+static void expert_alone(pass *p, mat y, mat *x, routing r, const weight *w)
 {
     product_of_pairs(p, y, x, r, w);
     pair_bias(p, y, r, w);
@@ -152,21 +147,21 @@ static bool by_expert(const pass *p, const weight *w)
     return !cuda_few(p) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
 }
 
-static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
+static expert_lists sort_pairs(pass *p, routing *r, int32_t n_expert)
 {
-    int32_t n = r.rows * r.k;
-    sorted_pairs *known = &cuda_of(p)->sorted;
-    if (!p->dry && known->id == r.id && known->n == n && known->n_expert == n_expert)
-        return known->lists;
-    expert_lists l = {.order = cuda_temp(p, (size_t)n * 4),
-                      .n_tiles = cuda_temp(p, 4),
-                      .tiles = cuda_temp(p, (size_t)expert_tiles(n, n_expert) * EXPERT_TILE_BYTES)};
-    if (p->dry || pass_failed(p))
-        return l;
-    cuda_select(p->dev);
-    cu_expert_sort(cuda_of(p)->stream, r.id, n, n_expert, l);
-    *known = (sorted_pairs){r.id, n, n_expert, l};
-    return l;
+    const int32_t n = r->rows * r->k;
+    sorted_pairs *s = &r->sorted;
+    if (s->n_expert != n_expert) {
+        const size_t tiles = (size_t)expert_tiles(n, n_expert) * EXPERT_TILE_BYTES;
+        s->order = pass_temp(p, (size_t)n * sizeof *s->order);
+        s->n_tiles = pass_temp(p, sizeof *s->n_tiles);
+        s->tiles = pass_temp(p, tiles);
+        s->n_expert = n_expert;
+        if (!p->dry && !pass_failed(p))
+            cu_expert_sort(cuda_select(p->dev)->stream, r->id, n, n_expert,
+                           (expert_lists){s->order, s->n_tiles, s->tiles});
+    }
+    return (expert_lists){s->order, s->n_tiles, s->tiles};
 }
 
 static void expert_mma(pass *p, mat y, dev_quant x, const weight *w, expert_lists l, int32_t k)
@@ -174,7 +169,6 @@ static void expert_mma(pass *p, mat y, dev_quant x, const weight *w, expert_list
     if (p->dry || pass_failed(p))
         return;
     cuda_select(p->dev);
-    cuda_wrote_mat(p, y);
     cu_expert_mma(cuda_of(p)->stream, by_pair(y), x, cuda_view(w), l, k);
 }
 
@@ -193,48 +187,56 @@ static unit_rule unit_rule_of(pass *p, const weight *gate, const weight *up, int
 
 /* The units and their copy in one launch. False: there is no kernel for it. A dry pass never asks:
  * it plans for the two products, which take more. */
-static bool units_by_expert(pass *p, mat y, dev_quant x, routing r, const weight *gate,
+static bool units_by_expert(pass *p, mat *y, dev_quant x, routing r, const weight *gate,
                             const weight *up, act_kind act, expert_lists l)
 {
-    if (p->dry || !cuda_gates(act) || !cuda_pairs(p, gate, up, y.cols))
+    if (p->dry || !cuda_gates(act) || !cuda_pairs(p, gate, up, y->cols))
         return false;
-    const unit_rule unit = unit_rule_of(p, gate, up, y.cols, act);
-    product_args a = cuda_pair_args(gate, up, y.cols, act);
-    a.y = by_pair(y);
+    const unit_rule unit = unit_rule_of(p, gate, up, y->cols, act);
+    product_args a = cuda_pair_args(gate, up, y->cols, act);
+    mat pairs = mat_head_rows(*y);
+    a.y = cuda_mat(pairs);
     a.x = x;
-    a.q = cuda_quant_room(p, a.y.rows, y.cols, true, true);
+    a.q = cuda_new_copy(p, &pairs, true, true);
     if (pass_failed(p))
         return true;
     cuda_select(p->dev);
-    cuda_wrote_mat(p, y);
     if (!cu_expert_units(cuda_of(p)->stream, a, unit, l, r.k))
         return false;
-    cuda_quant_keep(p, y.at, a.q);
+    y->copies = pairs.copies;
     return true;
 }
 
-static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+/* y = act(a) * b, pair by pair; up NULL: a has both. */
+static void unit_of_pairs(pass *p, mat *y, mat a, mat b, const weight *up, act_kind act)
+{
+    mat to = mat_head_rows(*y);
+    a = mat_head_rows(a);
+    b = up ? mat_head_rows(b) : mat_columns(a, y->cols, y->cols);
+    cuda_act_mul(p, &to, mat_columns(a, 0, y->cols), b, act);
+    y->copies = to.copies;
+}
+
+static void glu_by_expert(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                           act_kind act)
 {
-    dev_quant q = cuda_quant(p, cuda_mat(x), true, false);
+    dev_quant q = cuda_copy(p, &x, true, false);
     expert_lists l = sort_pairs(p, r, gate->n_mat);
     const size_t mark = pass_mark(p);
-    if (units_by_expert(p, y, q, r, gate, up, act, l))
+    if (units_by_expert(p, y, q, *r, gate, up, act, l))
         return;
     pass_release(p, mark);
-    mat a = pass_mat(p, x.rows, r.k, gate->n_out);
-    mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
+    mat a = pass_mat(p, x.rows, r->k, gate->n_out);
+    mat b = up ? pass_mat(p, x.rows, r->k, up->n_out) : a;
     if (pass_failed(p))
         return;
-    expert_mma(p, a, q, gate, l, r.k);
-    pair_bias(p, a, r, gate);
+    expert_mma(p, a, q, gate, l, r->k);
+    pair_bias(p, a, *r, gate);
     if (up) {
-        expert_mma(p, b, q, up, l, r.k);
-        pair_bias(p, b, r, up);
+        expert_mma(p, b, q, up, l, r->k);
+        pair_bias(p, b, *r, up);
     }
-    mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
-    mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
-    cuda_act_mul(p, ya, mat_columns(aa, 0, y.cols), up ? bb : mat_columns(bb, y.cols, y.cols), act);
+    unit_of_pairs(p, y, a, b, up, act);
 }
 
 /* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row,
@@ -272,7 +274,7 @@ static bool together(cuda_device *c, expert_product a, const offload_view *v)
 static routing own_experts(pass *p, routing r, const weight *w)
 {
     const size_t n = (size_t)r.rows * (size_t)r.k;
-    routing own = r;
+    routing own = {.rows = r.rows, .k = r.k};
     if (!w->n_mat_all)
         return r;
     own.id = pass_temp(p, n * sizeof *own.id);
@@ -281,24 +283,19 @@ static routing own_experts(pass *p, routing r, const weight *w)
         return own;
     cuda_device *c = cuda_of(p);
     cuda_select(p->dev);
-    wrote_routing(c, own);
-    c->chosen = c->choice_done = NULL; /* a choice that lay there before is another one */
     cu_own_experts(c->stream, (own_choice){r.id, r.weight, own.id, own.weight, r.rows, r.k,
                                            w->first_mat, w->n_mat});
     cuda_done(p, "own experts");
     return own;
 }
 
-void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
-                  act_kind act)
+static void moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
+                    act_kind act)
 {
     cuda_device *c = cuda_of(p);
-    if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
-        return;
-    r = own_experts(p, r, gate);
     cuda_experts_arrive(p, gate);
     if (by_expert(p, gate) && (!up || by_expert(p, up))) {
-        count_choice(p, r, gate);
+        count_choice(p, *r, gate);
         glu_by_expert(p, y, x, r, gate, up, act);
         cuda_done(p, "moe_glu");
         return;
@@ -308,51 +305,45 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     if (act == ACT_GELU_TANH && !biased && cuda_is_float(kind) &&
         (!up || cuda_kind(p, up) == kind)) {
         packed u = cuda_view(up ? up : gate);
-        count_choice(p, r, gate);
-        CUDA_OP(p, "moe_glu", y,
-                cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(gate),
-                                &u, up ? 0 : y.cols, y.cols));
+        count_choice(p, *r, gate);
+        CUDA_OP(p, "moe_glu", *y,
+                cu_expert_float(c->stream, cuda_mat(*y), cuda_mat(x), 1, r->id, r->k,
+                                cuda_view(gate), &u, up ? 0 : y->cols, y->cols));
         return;
     }
-    if (!cuda_gates(act) || !cuda_pairs(p, gate, up, y.cols)) {
-        mat a = pass_mat(p, x.rows, r.k, gate->n_out);
-        mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
+    if (!cuda_gates(act) || !cuda_pairs(p, gate, up, y->cols)) {
+        mat a = pass_mat(p, x.rows, r->k, gate->n_out);
+        mat b = up ? pass_mat(p, x.rows, r->k, up->n_out) : a;
         if (pass_failed(p))
             return;
-        if (!p->dry) {
-            cuda_wrote_mat(p, a);
-            cuda_wrote_mat(p, b);
-        }
-        count_choice(p, r, gate);
-        expert_alone(p, a, x, r, gate);
+        count_choice(p, *r, gate);
+        expert_alone(p, a, &x, *r, gate);
         if (up)
-            expert_alone(p, b, x, r, up);
-        mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
-        mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
-        cuda_act_mul(p, ya, mat_columns(aa, 0, y.cols), up ? bb : mat_columns(bb, y.cols, y.cols),
-                     act);
+            expert_alone(p, b, &x, *r, up);
+        unit_of_pairs(p, y, a, b, up, act);
         return;
     }
-    const unit_rule unit = unit_rule_of(p, gate, up, y.cols, act);
-    bool ready = cuda_has_quant(p, cuda_mat(x));
-    dev_quant q = cuda_quant(p, cuda_mat(x), false, false), copy = {0};
-    if (y.cols % GROUP == 0)
-        copy = cuda_quant_room(p, y.rows * y.heads, y.cols, false, true);
-    if (cuda_skip(p, y))
+    const unit_rule unit = unit_rule_of(p, gate, up, y->cols, act);
+    bool ready = cuda_has_copy(x, false, false);
+    dev_quant q = cuda_copy(p, &x, false, false), copy = {0};
+    mat pairs = mat_head_rows(*y);
+    if (y->cols % GROUP == 0)
+        copy = cuda_new_copy(p, &pairs, false, true);
+    y->copies = pairs.copies;
+    if (cuda_skip(p, *y))
         return;
-    cuda_wrote_mat(p, y);
-    expert_product a = {.p = cuda_pair_args(gate, up, y.cols, act),
-                        .expert = r.id,
-                        .k = r.k,
-                        .chosen = c->choice_done == r.id,
+    expert_product a = {.p = cuda_pair_args(gate, up, y->cols, act),
+                        .expert = r->id,
+                        .k = r->k,
+                        .chosen = r->router && r->router == c->routers_ended,
                         .unit = unit};
-    a.p.y = cuda_mat(y);
+    a.p.y = cuda_mat(*y);
     a.p.x = q;
     a.p.q = copy;
     cuda_offload *offload = cuda_offload_of(c, gate);
     offload_view v = {0};
     if (offload) {
-        v = cuda_offload_dispatch(c, offload, r, gate, q,
+        v = cuda_offload_dispatch(c, offload, *r, gate, q,
                                   act == ACT_SWIGLU_CUT ? OFFLOAD_CUT
                                   : act == ACT_SILU     ? OFFLOAD_SILU
                                                         : OFFLOAD_GELU);
@@ -365,15 +356,28 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
         else
             cu_product_vec(c->stream, a);
     }
-    c->chosen = r.id;
-    cuda_quant_keep(p, y.at, copy);
-    reads_experts(c, r, &a.p.w);
+    r->in_use = true;
+    reads_experts(c, *r, &a.p.w);
     if (up)
-        reads_experts(c, r, &a.p.up);
+        reads_experts(c, *r, &a.p.up);
     cuda_done(p, "moe_glu");
 }
 
-static expert_product down_product(const cuda_device *c, mat y, dev_quant x, routing r,
+void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
+                  act_kind act)
+{
+    routing own;
+    if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
+        return;
+    if (!gate->n_mat_all) {
+        moe_glu(p, y, x, r, gate, up, act);
+        return;
+    }
+    own = own_experts(p, *r, gate);
+    moe_glu(p, y, x, &own, gate, up, act);
+}
+
+static expert_product down_product(mat y, dev_quant x, routing r,
                                    const weight *down)
 {
     return (expert_product){
@@ -382,7 +386,7 @@ static expert_product down_product(const cuda_device *c, mat y, dev_quant x, rou
         .share = r.weight,
         .k = r.k,
         .x_per_pair = true,
-        .chosen = c->chosen == r.id};
+        .chosen = r.in_use};
 }
 
 static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
@@ -391,8 +395,8 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     if (!cuda_loaded(p, down))
         return;
     if (by_expert(p, down)) {
-        dev_quant q = cuda_quant(p, by_pair(x), true, true);
-        expert_lists l = sort_pairs(p, r, down->n_mat);
+        dev_quant q = copy_by_pair(p, x, true);
+        expert_lists l = sort_pairs(p, &r, down->n_mat);
         mat outputs = pass_mat(p, x.rows, r.k, down->n_out);
         expert_mma(p, outputs, q, down, l, 1);
         CUDA_OP(p, "moe_down", y,
@@ -403,26 +407,22 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
         mat outputs = pass_mat(p, x.rows, r.k, down->n_out);
         if (pass_failed(p) || cuda_skip(p, y))
             return;
-        cuda_wrote_mat(p, outputs);
-        cuda_wrote_mat(p, y);
         cu_expert_float(c->stream, cuda_mat(outputs), cuda_mat(x), r.k, r.id, r.k, cuda_view(down),
                         NULL, 0, down->n_out);
         cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k);
         cuda_done(p, "moe_down");
         return;
     }
-    dev_quant q = cuda_quant(p, by_pair(x), false, true);
+    dev_quant q = copy_by_pair(p, x, false);
     mat outputs = x.rows > 1 ? pass_mat(p, x.rows, r.k, down->n_out) : (mat){0};
     if (cuda_skip(p, y))
         return;
-    cuda_wrote_mat(p, y);
-    expert_product a = down_product(c, y, q, r, down);
+    expert_product a = down_product(y, q, r, down);
     cuda_offload *offload = cuda_offload_of(c, down);
     const offload_view v = offload ? cuda_offload_again(offload, down) : (offload_view){0};
     reads_experts(c, r, &a.p.w);
     if (outputs.at) {
         expert_product b = a;
-        cuda_wrote_mat(p, outputs);
         b.p.y = cuda_mat(outputs);
         if (together(c, b, offload ? &v : NULL)) {
             if (offload)
@@ -460,12 +460,11 @@ bool cuda_moe_parts(pass *p, mat parts, mat x, routing r, const weight *down)
         !cuda_loaded(p, down) || cuda_is_float(cuda_kind(p, down)) ||
         (!p->dry && cuda_offload_of(c, down)))
         return false;
-    dev_quant q = cuda_quant(p, by_pair(x), false, true);
+    dev_quant q = copy_by_pair(p, x, false);
     if (cuda_idle(p, x))
         return true;
     cuda_select(&c->dev);
-    cuda_wrote_mat(p, parts);
-    if (!together(c, down_product(c, parts, q, r, down), NULL))
+    if (!together(c, down_product(parts, q, r, down), NULL))
         return false;
     const packed v = cuda_view(down);
     reads_experts(c, r, &v);
@@ -523,16 +522,13 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     if (m->k + warps > DOWN_WARPS)
         return false;
     choice how = choice_of(p, rule);
-    int32_t *id = cuda_temp(p, (size_t)k * sizeof *id);
-    float *share = cuda_temp(p, (size_t)k * sizeof *share);
+    int32_t *id = pass_temp(p, (size_t)k * sizeof *id);
+    float *share = pass_temp(p, (size_t)k * sizeof *share);
     mat logits = pass_mat(p, 1, 1, w->n_out), e = pass_mat(p, 1, k, n_ff);
-    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
-    dev_quant copy = cuda_quant_room(p, k, n_ff, false, true);
+    mat pairs = mat_head_rows(e);
+    dev_quant q = cuda_copy(p, &x, false, false), copy = cuda_new_copy(p, &pairs, false, true);
     if (pass_failed(p) || cuda_skip(p, y))
         return true;
-    cuda_wrote_mat(p, logits);
-    cuda_wrote_mat(p, e);
-    cuda_wrote_mat(p, y);
     router_args choose = {.x = cuda_mat(x),
                           .logits = cuda_mat(logits),
                           .w = cuda_view(w),
@@ -557,7 +553,7 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     a.shared = cuda_view(m->shared_gate);
     a.shared_up = cuda_view(m->shared_up);
     offload_view v = {0};
-    const routing r = {id, share, 1, m->k};
+    const routing r = {.id = id, .weight = share, .rows = 1, .k = m->k};
     if (offload) {
         v = cuda_offload_dispatch(c, offload, r, m->gate, q, m->act == ACT_SILU);
         cu_product_vec_offload(c->stream, a, v);
@@ -590,12 +586,10 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     return true;
 }
 
-void cuda_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+void cuda_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w)
 {
     if (!cuda_loaded(p, w))
         return;
-    if (!p->dry && !pass_failed(p))
-        cuda_wrote_mat(p, y);
     expert_alone(p, y, x, r, w);
     cuda_done(p, "moe_matmul");
 }

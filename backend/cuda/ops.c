@@ -12,45 +12,44 @@
  * Answers and prompts round differently, whatever their number of rows (step.prompt). So a row's
  * bits depend neither on the other rows of its pass nor on how its prompt was cut into passes.
  *
- * Every op takes scratch first, announces what it writes before it enqueues (activation_copies.c
- * says why), and asks once at its end whether a launch failed. Gated units and norms also write the
- * int8 copy that the next product reads.
+ * Every op takes scratch first, and asks once at its end whether a launch failed. Gated units,
+ * norms and attention also write the copy that the next product reads (activation_copies.c).
  */
 #include "backend/cuda/ops_int.h"
 
 #include <stdint.h>
 
-/* Scratch for the copy of y that the next product reads, or that room; nothing if y has no such
- * copy. */
-static dev_quant copy_at(pass *p, mat y, const norm_room *room)
+/* Do products read it as bf16 in this pass? Rows of prompts, unless they multiply by int8. */
+static bool reads_bf16(pass *p)
 {
-    bool bf = !cuda_few(p) && !cuda_of(p)->int8_prompts;
-    if (y.heads != 1 || y.cols % GROUP || y.stride != y.cols)
-        return (dev_quant){0};
-    if (room && room->with_copy)
-        return cuda_quant_at(room->copy, y.rows, y.cols, bf, false);
-    return cuda_quant_room(p, y.rows, y.cols, bf, false);
+    return !cuda_few(p) && !cuda_of(p)->int8_prompts;
 }
 
-static dev_quant copy_room(pass *p, mat y)
+static bool may_have_copy(mat y)
 {
-    return copy_at(p, y, NULL);
+    return y.heads == 1 && y.cols % GROUP == 0 && y.stride == y.cols;
 }
 
-static void *c_copy_room(pass *p, mat y)
+/* The copy of y that the next product reads; nothing if y has no such copy. */
+static dev_quant new_copy(pass *p, mat *y)
 {
-    const dev_quant q = copy_room(p, y);
-    return q.bf ? (void *)q.bf : (void *)q.q;
+    return may_have_copy(*y) ? cuda_new_copy(p, y, reads_bf16(p), false) : (dev_quant){0};
+}
+
+static void c_copy_room(pass *p, mat *y)
+{
+    if (may_have_copy(*y))
+        cuda_copy_room(p, y, reads_bf16(p));
 }
 
 /* The same where heads may be rows: the copy is that of the rows that they are part of. */
-static dev_quant copy_room_of_heads(pass *p, mat y)
+static dev_quant new_copy_of_heads(pass *p, mat *y)
 {
-    int32_t width = mat_width(y), rows = p->rows->n;
+    int32_t width = mat_width(*y), rows = p->rows->n;
     bool answers = cuda_few(p);
-    if (width % GROUP || y.stride != width || (answers && rows != 1 && rows != y.rows))
+    if (width % GROUP || y->stride != width || (answers && rows != 1 && rows != y->rows))
         return (dev_quant){0};
-    return cuda_quant_room(p, y.rows, width, !answers, answers && rows == 1);
+    return cuda_new_copy(p, y, !answers, answers && rows == 1);
 }
 
 /* ---- Element by element -------------------------------------------------------------------- */
@@ -73,36 +72,30 @@ static void c_embed_at(pass *p, mat y, mat ids, const weight *w, float scale)
     embed(p, y, (row_ids){.at = ids.at, .stride = ids.stride, .n_ids = w->n_out}, w, scale);
 }
 
-/* y = rms_norm(x) w, and its copy q. */
-static void norm(pass *p, mat y, mat x, const weight *w, float eps, dev_quant q)
+/* y = rms_norm(x) w. Short rows and heads go without a copy, by a kernel that makes none. */
+static void c_rms_norm(pass *p, mat *y, mat x, const weight *w, float eps)
 {
     const float *v = cuda_vector(p, w);
-    if (cuda_skip(p, y))
+    const bool heads =
+        (x.heads > 1 || x.cols <= 512 || !may_have_copy(*y)) && cuda_heads_fit(*y, x);
+    *y = heads ? mat_bare(*y) : *y;
+    const dev_quant q = heads ? (dev_quant){0} : new_copy(p, y);
+    if (cuda_skip(p, *y))
         return;
-    cuda_wrote_mat(p, y);
-    bool heads = x.heads > 1 || x.cols <= 512 || (!q.q && !q.bf); /* no product reads a head */
-    if (heads && cuda_norm_heads(p, y, x, v, eps))
-        q = (dev_quant){0};
+    if (heads)
+        cuda_norm_heads(p, *y, x, v, eps);
     else
-        cu_rms_norm(cuda_of(p)->stream, cuda_mat(y), cuda_mat(x), x.heads, v, eps, q);
-    cuda_quant_keep(p, y.at, q);
+        cu_rms_norm(cuda_of(p)->stream, cuda_mat(*y), cuda_mat(x), x.heads, v, eps, q);
     cuda_done(p, "rms_norm");
 }
 
-static void c_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
+void cuda_act_mul(pass *p, mat *y, mat a, mat b, act_kind act)
 {
-    norm(p, y, x, w, eps, copy_room(p, y));
-}
-
-void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
-{
-    dev_quant q = copy_room_of_heads(p, y);
+    dev_quant q = new_copy_of_heads(p, y);
     int share = mat_width(a) == mat_width(b) ? 1 : b.cols;
-    if (cuda_skip(p, y))
+    if (cuda_skip(p, *y))
         return;
-    cuda_wrote_mat(p, y);
-    cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), (int)act, share, q);
-    cuda_quant_keep(p, y.at, q);
+    cu_act_mul(cuda_of(p)->stream, cuda_mat(*y), cuda_mat(a), cuda_mat(b), (int)act, share, q);
     cuda_done(p, "act_mul");
 }
 
@@ -110,7 +103,6 @@ void cuda_rope(pass *p, mat x, const rope *f)
 {
     if (cuda_idle(p, x))
         return;
-    cuda_wrote_mat(p, x);
     const step_rows *rows = cuda_step_rows(p);
     bool axes = rope_by_axes(f, p->rows), woven = axes && f->section[0];
     cuda_select(p->dev);
@@ -173,8 +165,8 @@ static void c_best(pass *p, mat y, mat x)
         err_set(&p->e, E_UNSUPPORTED, "the best %d of %d columns on a CUDA device", a.k, x.cols);
         return;
     }
-    a.candidate = cuda_temp(p, n * (size_t)a.k * 2 * sizeof *a.candidate);
-    a.sum = cuda_temp(p, n * sizeof *a.sum);
+    a.candidate = pass_temp(p, n * (size_t)a.k * 2 * sizeof *a.candidate);
+    a.sum = pass_temp(p, n * sizeof *a.sum);
     pass_release(p, mark);
     a.y = cuda_mat(y);
     CUDA_OP(p, "best", y, cu_best(cuda_of(p)->stream, a));
@@ -194,12 +186,11 @@ static bool long_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
         return false;
     size_t mark = pass_mark(p);
     uint16_t *to =
-        kind == PACK_BF16 ? NULL : cuda_temp(p, 2 * (size_t)n_at_a_time * (size_t)w->n_in);
+        kind == PACK_BF16 ? NULL : pass_temp(p, 2 * (size_t)n_at_a_time * (size_t)w->n_in);
     pass_release(p, mark);
     if (cuda_skip(p, y))
         return true;
     packed v = cuda_view(w);
-    cuda_wrote_mat(p, y);
     for (int32_t first = 0; first < w->n_out; first += n_at_a_time) {
         int32_t n = w->n_out - first < n_at_a_time ? w->n_out - first : n_at_a_time;
         const uint16_t *from = (const uint16_t *)v.codes + (size_t)first * (size_t)w->n_in;
@@ -224,18 +215,17 @@ static bool is_long_int8(const pass *p, int32_t rows, const weight *w)
            cuda_long_piece(w->n_in, w->n_out);
 }
 
-static void long_int8(pass *p, mat y, mat x, const weight *w)
+static void long_int8(pass *p, mat y, mat *x, const weight *w)
 {
     cuda_device *c = cuda_of(p);
     int32_t n_at_a_time = cuda_long_piece(w->n_in, w->n_out);
-    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    dev_quant q = cuda_copy(p, x, false, false);
     size_t mark = pass_mark(p);
-    void *records = cuda_temp(p, wide8_bytes(w->n_in, n_at_a_time));
+    void *records = pass_temp(p, wide8_bytes(w->n_in, n_at_a_time));
     pass_release(p, mark);
     if (cuda_skip(p, y))
         return;
     const packed v = cuda_view(w), sums = cuda_answers_view(w);
-    cuda_wrote_mat(p, y);
     for (int32_t first = 0; first < w->n_out; first += n_at_a_time) {
         dev_mat d = cuda_mat(y);
         d.at += first;
@@ -245,11 +235,13 @@ static void long_int8(pass *p, mat y, mat x, const weight *w)
     }
 }
 
-/* One row's int8 copy. A short row without one stays floats: each block of the product makes it. */
-static dev_quant row_copy(pass *p, dev_mat x)
+/* The int8 copy. One short row without one stays floats: each block of the product makes it. */
+static dev_quant rows_copy(pass *p, mat *x)
 {
     enum { SHORT = 512 };
-    return x.cols <= SHORT ? cuda_quant_of_row(p, x) : cuda_quant(p, x, false, false);
+    if (x->rows == 1 && x->cols <= SHORT && !cuda_has_copy(*x, false, false))
+        return (dev_quant){0};
+    return cuda_copy(p, x, false, false);
 }
 
 /* Do the kernels of answers multiply these rows by w, a weight of blocks? */
@@ -262,21 +254,19 @@ static bool as_answers(const pass *p, int32_t rows, const weight *w)
                                                   : w->n_in % PRODUCT_COLUMNS != 0;
 }
 
-/* Room for the copy that the product of x with w reads, which the sum that is x can make. */
-static dev_quant reader_room(pass *p, mat x, const weight *w)
+/* The copy that the product of x with w reads, which the sum that is x can make. */
+static dev_quant reader_copy(pass *p, mat *x, const weight *w)
 {
-    const bool int8 = as_answers(p, x.rows, w) || is_long_int8(p, x.rows, w);
+    const bool int8 = as_answers(p, x->rows, w) || is_long_int8(p, x->rows, w);
     const bool floats = cuda_few(p) || cuda_kind(p, w) == PACK_F32 || w->n_in % PRODUCT_COLUMNS;
-    if (x.cols % GROUP || x.stride != x.cols || (!int8 && floats))
+    if (x->cols % GROUP || x->stride != x->cols || (!int8 && floats))
         return (dev_quant){0};
-    return cuda_quant_room(p, x.rows, x.cols, !int8, false);
+    return cuda_new_copy(p, x, !int8, false);
 }
 
-static void c_residual(pass *p, mat x, const residual *r, const norm_room *h, const norm_want *want,
-                       int32_t n)
+static void c_residual(pass *p, mat *x, const residual *r, mat *h, const norm_want *want, int32_t n)
 {
-    const bool adds = r->y.rows;
-    residual_args a = {.x = cuda_mat(x),
+    residual_args a = {.x = cuda_mat(*x),
                        .y = cuda_mat(r->y),
                        .w = cuda_vector(p, r->norm),
                        .cw = cuda_vector(p, r->scale),
@@ -288,29 +278,20 @@ static void c_residual(pass *p, mat x, const residual *r, const norm_room *h, co
                        .bw = cuda_vector(p, r->b.w),
                        .n_h = n,
                        .plain = !r->norm};
-    for (int32_t i = 0; i < n; i++)
-        a.h[i] = (norm_job){.y = cuda_mat(h[i].y),
-                            .w = cuda_vector(p, want[i].w),
-                            .c = want[i].c,
-                            .q = copy_at(p, h[i].y, &h[i])};
-    if (!adds && n == 1 && want->c == 1) {
-        norm(p, h->y, x, want->w, r->eps, a.h->q);
+    if (!r->y.rows && n == 1 && want->c == 1) {
+        c_rms_norm(p, h, *x, want->w, r->eps);
         return;
     }
+    for (int32_t i = 0; i < n; i++)
+        a.h[i] = (norm_job){.y = cuda_mat(h[i]),
+                            .w = cuda_vector(p, want[i].w),
+                            .c = want[i].c,
+                            .q = new_copy(p, &h[i])};
     if (!n && r->reader)
-        a.q = reader_room(p, x, r->reader);
-    if (cuda_skip(p, x))
+        a.q = reader_copy(p, x, r->reader);
+    if (cuda_skip(p, *x))
         return;
-    if (adds)
-        cuda_wrote_mat(p, x);
-    cuda_wrote_mat(p, r->y);
-    cuda_wrote_mat(p, r->b.y);
-    for (int32_t i = 0; i < n; i++)
-        cuda_wrote_mat(p, h[i].y);
     cu_residual(cuda_of(p)->stream, a);
-    for (int32_t i = 0; i < n; i++)
-        cuda_quant_keep(p, h[i].y.at, a.h[i].q);
-    cuda_quant_keep(p, x.at, a.q);
     cuda_done(p, "residual");
 }
 
@@ -327,7 +308,7 @@ static void launch_products(cuda_device *c, const one_product *job, int32_t n)
     one_product one[ONE_JOBS];
     for (int i = 0; i < n; i++) {
         one[i] = job[i];
-        one[i].p.late |= c->choice != NULL;
+        one[i].p.late |= c->router_runs;
         rows[i] = one[i].p;
     }
     if (job->p.y.rows == 1)
@@ -339,22 +320,22 @@ static void launch_products(cuda_device *c, const one_product *job, int32_t n)
         if (job[i].p.glu && !job[i].p.up_row)
             cuda_reads(c, &job[i].p.up, 1);
     }
-    if (c->choice)
-        c->choice_done = c->choice;
-    c->choice = NULL;
+    if (c->router_runs)
+        c->routers_ended = c->n_routers;
+    c->router_runs = false;
 }
 
 /* In one launch. timed, times: of a single product, as in one_product. */
-static void multiply(pass *p, const mat *y, mat x, const weight *const *w, int32_t n, float *timed,
+static void multiply(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n, float *timed,
                      const float *times)
 {
     one_product job[ONE_JOBS];
-    dev_quant q = x.rows == 1 ? row_copy(p, cuda_mat(x)) : cuda_quant(p, cuda_mat(x), false, false);
+    dev_quant q = rows_copy(p, x);
     for (int32_t i = 0; i < n && !p->dry; i++) {
         const float *bias = cuda_vector(p, w[i]->bias);
         job[i] =
             (one_product){.p = {.w = cuda_answers_view(w[i]), .n_out = w[i]->n_out, .bias = bias},
-                          .floats = q.q ? NULL : x.at,
+                          .floats = q.q ? NULL : x->at,
                           .timed = timed,
                           .times = times};
         job[i].p.x = q;
@@ -362,13 +343,11 @@ static void multiply(pass *p, const mat *y, mat x, const weight *const *w, int32
     }
     if (cuda_skip(p, y[0]))
         return;
-    for (int32_t i = 0; i < n; i++)
-        cuda_wrote_mat(p, y[i]);
     launch_products(cuda_of(p), job, n);
     cuda_done(p, "matmul");
 }
 
-static void multiply_alone(pass *p, mat y, mat x, const weight *w)
+static void multiply_alone(pass *p, mat y, mat *x, const weight *w)
 {
     cuda_device *c = cuda_of(p);
     int32_t kind = cuda_kind(p, w);
@@ -379,13 +358,11 @@ static void multiply_alone(pass *p, mat y, mat x, const weight *w)
         if (cuda_skip(p, y))
             return;
         const packed v = cuda_view(w);
-        cuda_wrote_mat(p, y);
-        cu_matmul_float(c->stream, cuda_mat(y), cuda_mat(x), v, !cuda_few(p));
+        cu_matmul_float(c->stream, cuda_mat(y), cuda_mat(*x), v, !cuda_few(p));
         cuda_reads(c, &v, 1);
     } else {
-        dev_quant q = cuda_quant(p, cuda_mat(x), true, false);
+        dev_quant q = cuda_copy(p, x, true, false);
         if (!long_matmul(p, y, q, w, kind) && !cuda_skip(p, y)) {
-            cuda_wrote_mat(p, y);
             cu_matmul_mma(c->stream, cuda_mat(y), q, cuda_view(w));
         }
     }
@@ -396,7 +373,7 @@ static void multiply_alone(pass *p, mat y, mat x, const weight *w)
     cuda_done(p, "matmul");
 }
 
-static void c_matmuls(pass *p, const mat *y, mat x, const weight *const *w, int32_t n)
+static void c_matmuls(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n)
 {
     const weight *together[ONE_JOBS];
     mat to[ONE_JOBS];
@@ -417,7 +394,7 @@ static void c_matmuls(pass *p, const mat *y, mat x, const weight *const *w, int3
             multiply_alone(p, y[i], x, w[i]);
 }
 
-void cuda_matmul(pass *p, mat y, mat x, const weight *w)
+void cuda_matmul(pass *p, mat y, mat *x, const weight *w)
 {
     c_matmuls(p, &y, x, &w, 1);
 }
@@ -425,59 +402,54 @@ void cuda_matmul(pass *p, mat y, mat x, const weight *w)
 static void c_matmul_gate(pass *p, mat y, mat g, mat x, const weight *w, mat b, act_kind act)
 {
     if (act != ACT_GELU_TANH || !cuda_few(p) || !as_answers(p, 1, w)) {
-        cuda_matmul(p, g, x, w);
-        cuda_act_mul(p, y, g, b, act);
+        cuda_matmul(p, g, &x, w);
+        cuda_act_mul(p, &y, g, b, act);
     } else if (cuda_loaded(p, w)) {
-        if (!cuda_idle(p, y))
-            cuda_wrote_mat(p, y);
-        multiply(p, &g, x, &w, 1, y.at, b.at);
+        multiply(p, &g, &x, &w, 1, y.at, b.at);
     }
 }
 
 static bool c_ple(pass *p, mat y, mat x, const weight *gate, mat b, const weight *proj)
 {
     cuda_device *c = cuda_of(p);
-    if (p->dry || x.rows != 1 || !cuda_few(p) || gate->bias || proj->bias || c->choice ||
-        !gate->packed || !proj->packed || !cuda_has_quant(p, cuda_mat(x)) || cuda_skip(p, y))
+    if (p->dry || x.rows != 1 || !cuda_few(p) || gate->bias || proj->bias || c->router_runs ||
+        !gate->packed || !proj->packed || !cuda_has_copy(x, false, false) || cuda_skip(p, y))
         return false;
     const packed w[2] = {cuda_answers_view(gate), cuda_answers_view(proj)};
-    if (!cu_ple(c->stream, cuda_mat(y), cuda_quant(p, cuda_mat(x), false, false), w[0], w[1], b.at))
+    if (!cu_ple(c->stream, cuda_mat(y), cuda_copy(p, &x, false, false), w[0], w[1], b.at))
         return false;
-    cuda_wrote_mat(p, y);
     cuda_reads(c, w, 1);
     cuda_reads(c, w + 1, 1);
     cuda_done(p, "ple");
     return true;
 }
 
-static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
+static void c_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     cuda_device *c = cuda_of(p);
     bool plain = cuda_gates(act) && act != ACT_SWIGLU_CUT && !gate->bias && !(up && up->bias);
-    if (!plain || !cuda_few(p) || !cuda_pairs(p, gate, up, y.cols)) {
+    if (!plain || !cuda_few(p) || !cuda_pairs(p, gate, up, y->cols)) {
         mat a = pass_mat(p, x.rows, 1, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
         if (pass_failed(p))
             return;
-        c_matmuls(p, (mat[]){a, b}, x, (const weight *[]){gate, up}, up ? 2 : 1);
-        cuda_act_mul(p, y, mat_columns(a, 0, y.cols), up ? b : mat_columns(a, y.cols, y.cols), act);
+        c_matmuls(p, (mat[]){a, b}, &x, (const weight *[]){gate, up}, up ? 2 : 1);
+        cuda_act_mul(p, y, mat_columns(a, 0, y->cols), up ? b : mat_columns(a, y->cols, y->cols),
+                     act);
         return;
     }
     if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
         return;
-    dev_quant q = x.rows == 1 ? row_copy(p, cuda_mat(x)) : cuda_quant(p, cuda_mat(x), false, false);
-    dev_quant copy = copy_room(p, y);
-    if (cuda_skip(p, y))
+    dev_quant q = rows_copy(p, &x), copy = new_copy(p, y);
+    if (cuda_skip(p, *y))
         return;
-    cuda_wrote_mat(p, y);
-    one_product a = {.p = cuda_pair_args(gate, up, y.cols, act), .floats = q.q ? NULL : x.at};
-    a.p.y = cuda_mat(y);
+    one_product a = {.p = cuda_pair_args(gate, up, y->cols, act), .floats = q.q ? NULL : x.at};
+    a.p.y = cuda_mat(*y);
     a.p.x = q;
     a.p.q = copy;
     a.p.late = p->router_beside;
     launch_products(c, &a, 1);
     c->unit_late = p->router_beside;
-    cuda_quant_keep(p, y.at, copy);
     cuda_done(p, "glu");
 }
 

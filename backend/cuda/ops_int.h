@@ -75,18 +75,11 @@ static inline bool cuda_loaded(pass *p, const weight *w)
     return w->packed || p->dry;
 }
 
-static inline void cuda_wrote_mat(pass *p, mat y)
-{
-    size_t n = (size_t)(y.rows ? y.rows - 1 : 0) * (size_t)y.stride + (size_t)mat_width(y);
-    cuda_wrote(cuda_of(p), y.at, n * sizeof(float));
-}
-
-/* All of an op whose kernels write y and nothing else. */
+/* All of an op. */
 #define CUDA_OP(p, name, y, call)                                                                  \
     do {                                                                                           \
         if (cuda_skip(p, y))                                                                       \
             break;                                                                                 \
-        cuda_wrote_mat(p, y);                                                                      \
         call;                                                                                      \
         cuda_done(p, name);                                                                        \
     } while (0)
@@ -97,13 +90,7 @@ static inline bool cuda_few(const pass *p)
     return !p->st->prompt;
 }
 
-/* Rows first to first + n of a mat, and of a copy; `first` is a multiple of 8. */
-static inline mat some_rows(mat m, int32_t first, int32_t n)
-{
-    m.at = m.at ? m.at + first * m.stride : NULL;
-    m.rows = n;
-    return m;
-}
+/* Rows first to first + n of a copy; `first` is a multiple of 8. */
 static inline dev_quant some_of_copy(dev_quant q, int32_t first, int32_t n)
 {
     if (q.q) {
@@ -166,14 +153,14 @@ static inline product_args cuda_pair_args(const weight *gate, const weight *up, 
 
 /* ---- ops.c ---- */
 
-void cuda_matmul(pass *p, mat y, mat x, const weight *w);
-void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act);
+void cuda_matmul(pass *p, mat y, mat *x, const weight *w);
+void cuda_act_mul(pass *p, mat *y, mat a, mat b, act_kind act);
 void cuda_rope(pass *p, mat x, const rope *f);
 
 /* ---- head_ops.c ---- */
 
-/* By heads_kernel; false: it does not know such heads. */
-bool cuda_norm_heads(pass *p, mat y, mat x, const float *w, float eps);
+bool cuda_heads_fit(mat y, mat x); /* does heads_kernel know them? */
+void cuda_norm_heads(pass *p, mat y, mat x, const float *w, float eps);
 void cuda_qkv(pass *p, mat q, mat v, const qkv *a, const kv_view *kv);
 
 /* ---- attend_ops.c ---- */
@@ -199,13 +186,13 @@ void cuda_near(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *ru
 /* ---- moe_ops.c ---- */
 
 void cuda_route(pass *p, routing r, mat logits, const route_rule *rule);
-void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *rule);
-void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+void cuda_router(pass *p, routing *r, mat x, const weight *w, const route_rule *rule);
+void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                   act_kind act);
 void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
 bool cuda_moe_parts(pass *p, mat parts, mat x, routing r, const weight *down);
 bool cuda_mixture(pass *p, mat y, mat x, const mixture *m);
-void cuda_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w);
+void cuda_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w);
 void cuda_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
 
 #endif

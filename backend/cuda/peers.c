@@ -84,7 +84,6 @@ void cuda_follow(device *d, device *before)
 void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early)
 {
     cuda_device *c = d->self, *there = other->self;
-    cuda_wrote(there, to, n_bytes);
     cuda_select(&c->dev);
     meet(c, there);
     cuda_join(c, there);

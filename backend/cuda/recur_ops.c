@@ -94,22 +94,21 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
     delta_args d = {.o = cuda_mat(o), .c = cuda_mat(c), .a = cuda_mat(a), .b = cuda_mat(b)};
     d.gate_a = cuda_vector(p, g->a);
     d.gate_dt = cuda_vector(p, g->dt);
-    d.q = cuda_temp(p, keys * sizeof *d.q);
-    d.k = cuda_temp(p, keys * sizeof *d.k);
-    d.gates = cuda_temp(p, 2 * rows * (size_t)rv->n_v * sizeof *d.gates);
+    d.q = pass_temp(p, keys * sizeof *d.q);
+    d.k = pass_temp(p, keys * sizeof *d.k);
+    d.gates = pass_temp(p, 2 * rows * (size_t)rv->n_v * sizeof *d.gates);
     pass_release(p, mark);
     d.v = shape_of(rv);
     block_args blocks = {.n = 0};
     if (rv->block) { /* a pass goes in blocks or row by row: both share the scratch */
         size_t n = rows < RECUR_BLOCKS ? rows : RECUR_BLOCKS;
-        blocks.keys = cuda_temp(p, n * (size_t)d.v.n_k * RECUR_KEY_BYTES);
-        blocks.pairs = cuda_temp(p, n * (size_t)d.v.n_v * RECUR_PAIR_BYTES);
+        blocks.keys = pass_temp(p, n * (size_t)d.v.n_k * RECUR_KEY_BYTES);
+        blocks.pairs = pass_temp(p, n * (size_t)d.v.n_v * RECUR_PAIR_BYTES);
         pass_release(p, mark);
     }
     if (cuda_skip(p, o))
         return;
     d.st = dev->recur;
-    cuda_wrote_mat(p, o);
     if (in_blocks(p, rv)) {
         blocks.delta = d;
         delta_blocks(dev, p->st, &blocks);
@@ -122,7 +121,7 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
 }
 
 /* Of a prompt: norm and gate in one kernel, with the copy that the next product reads. */
-static void unit_of_prompt(pass *p, unit_args d, mat y, mat x, mat a, mat b, const delta_unit *u,
+static void unit_of_prompt(pass *p, unit_args d, mat *y, mat x, mat a, mat b, const delta_unit *u,
                            const recur_view *rv)
 {
     mat m = pass_mat(p, x.rows, 1, x.cols), o = pass_mat(p, x.rows, rv->n_v, rv->dv);
@@ -130,17 +129,16 @@ static void unit_of_prompt(pass *p, unit_args d, mat y, mat x, mat a, mat b, con
         return;
     cuda_conv(p, m, x, u->taps, rv);
     cuda_delta(p, o, m, a, b, &u->gate, rv);
-    d.q = cuda_quant_room(p, y.rows, y.cols, true, false); /* after the rule's temporaries: ops.c */
+    d.q = cuda_new_copy(p, y, true, false); /* behind the rule's temporaries: they are released */
     d.x = cuda_mat(o);
-    CUDA_OP(p, "delta_unit", y, cu_gated(cuda_of(p)->stream, d));
-    cuda_quant_keep(p, y.at, d.q);
+    CUDA_OP(p, "delta_unit", *y, cu_gated(cuda_of(p)->stream, d));
 }
 
-bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_unit *u,
+bool cuda_delta_unit(pass *p, mat *y, mat x, mat z, mat a, mat b, const delta_unit *u,
                      const recur_view *rv)
 {
     cuda_device *c = cuda_of(p);
-    unit_args d = {.y = cuda_mat(y), .x = cuda_mat(x), .z = cuda_mat(z), .a = cuda_mat(a)};
+    unit_args d = {.y = cuda_mat(*y), .x = cuda_mat(x), .z = cuda_mat(z), .a = cuda_mat(a)};
     d.v = shape_of(rv);
     if (p->dry || !cu_unit_knows(&d.v) || (!p->st->prompt && p->st->all.seen))
         return false;
@@ -154,12 +152,11 @@ bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_uni
     d.taps = cuda_vector(p, u->taps);
     d.gate_a = cuda_vector(p, u->gate.a);
     d.gate_dt = cuda_vector(p, u->gate.dt);
-    d.q = cuda_quant_room(p, y.rows, y.cols, false, false);
+    d.q = cuda_new_copy(p, y, false, false);
     d.st = c->recur;
     d.ticket = c->recur_ticket;
-    CUDA_OP(p, "delta_unit", y,
+    CUDA_OP(p, "delta_unit", *y,
             (cu_unit(c->stream, d), cuda_reads_bytes(c, device_state_bytes(p->st, rv))));
-    cuda_quant_keep(p, y.at, d.q);
     return true;
 }
 

@@ -194,8 +194,8 @@ static void check_sigmoid_route(rig *g, bool router, int32_t n_in, int32_t n, in
         {.sigmoid = true, .bias = biased ? &bias.w[1] : NULL, .factor = 2.5f}};
     routing rr = routed(&b.ref, router, x[0], &w.w[0], k, &rule[0]);
     routing rg = routed(&b.gpu, router, x[1], &w.w[1], k, &rule[1]);
-    mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
-    mat ir = {(float *)rr.id, rows, 1, k, k}, ig = {(float *)rg.id, rows, 1, k, k};
+    mat wr = mat_at(rr.weight, rows, 1, k, k), wg = mat_at(rg.weight, rows, 1, k, k);
+    mat ir = mat_at((float *)rr.id, rows, 1, k, k), ig = mat_at((float *)rg.id, rows, 1, k, k);
     double e = both_error(g, &b, wr, wg);
     float *id = gpu_rows(g, ig), *share = gpu_rows(g, wg);
     if (memcmp(id, ir.at, (size_t)rows * (size_t)k * sizeof *id))
@@ -212,8 +212,8 @@ static void check_sigmoid_route(rig *g, bool router, int32_t n_in, int32_t n, in
         mat one = pass_mat(&p, 1, 1, n_in);
         g->gpu->upload(g->gpu, one.at, v + (size_t)r * (size_t)n_in, (size_t)n_in * 4);
         routing ro = routed(&p, router, one, &w.w[1], k, &rule[1]);
-        float *i1 = gpu_rows(g, (mat){(float *)ro.id, 1, 1, k, k});
-        float *s1 = gpu_rows(g, (mat){ro.weight, 1, 1, k, k});
+        float *i1 = gpu_rows(g, mat_at((float *)ro.id, 1, 1, k, k));
+        float *s1 = gpu_rows(g, mat_at(ro.weight, 1, 1, k, k));
         size_t at = (size_t)r * (size_t)k, bytes = (size_t)k * 4;
         differ += memcmp(i1, id + at, bytes) || memcmp(s1, share + at, bytes);
         mem_free(i1);
@@ -259,7 +259,7 @@ static void check_residual_sums(rig *g, int32_t rows, int32_t n)
     pair norm, w, c_3_4;
     both b;
     mat x[2], y[2], z[2];
-    norm_room h[2];
+    mat h[2], room[2];
     if (!my_turn(g, "residual sum") || !pair_fill(g, &c_3_4, 1, 0.75f) ||
         !pair_make(g, &norm, NUM_F32, n, 1, 1, 1.0, false) ||
         !pair_make(g, &w, NUM_Q8_0, n, 64, 1, 0.05, false))
@@ -271,27 +271,27 @@ static void check_residual_sums(rig *g, int32_t rows, int32_t n)
     both_mat(g, &b, y, u, rows, 1, n);
     pass *const p[2] = {&b.ref, &b.gpu};
     for (int i = 0; i < 2; i++)
-        h[i] = op_norm_room(p[i], x[i]);
+        room[i] = op_norm_room(p[i], x[i]);
     for (int turn = 0; turn < 3; turn++) {
         for (int i = 0; i < 2; i++) {
             const norm_want want = {&norm.w[i], 1.0f};
             residual r = {.eps = 1e-6f};
             if (turn) /* the first: x as it is */
                 r.y = y[i];
+            h[i] = room[i];
             op_residual(p[i], x[i], &r, &h[i], &want, 1);
-            z[i] = op_matmul(p[i], h[i].y, &w.w[i]);
+            z[i] = op_matmul(p[i], h[i], &w.w[i]);
         }
         verdict(g, "residual sum", text("%d rows of %d: norm", rows, n),
-                both_error(g, &b, h[0].y, h[1].y), BOUND);
+                both_error(g, &b, h[0], h[1]), BOUND);
         verdict(g, "residual sum", text("%d rows of %d: product", rows, n),
                 both_error(g, &b, z[0], z[1]), 1e-3);
     }
     for (int turn = 0; turn < 2; turn++) {
         for (int i = 0; i < 2; i++) {
-            residual r = {.y = turn ? h[i].y : y[i], .reader = &w.w[i], .eps = 1e-6f};
+            residual r = {.y = turn ? h[i] : y[i], .reader = &w.w[i], .eps = 1e-6f};
             r.scale = turn ? NULL : &c_3_4.w[i];
-            op_residual(p[i], x[i], &r, NULL, NULL, 0);
-            z[i] = op_matmul(p[i], x[i], &w.w[i]);
+            z[i] = op_matmul(p[i], op_residual(p[i], x[i], &r, NULL, NULL, 0), &w.w[i]);
         }
         verdict(g, "residual sum", text("%d rows of %d: %s", rows, n, turn ? "alone" : "scaled"),
                 both_error(g, &b, x[0], x[1]), BOUND);
@@ -324,7 +324,7 @@ static void check_residuals_alone(rig *g, int32_t n, int32_t norms)
         for (int32_t rows = ROWS; rows; rows = rows == ROWS ? 5 : rows == 5 ? 1 : 0) {
             const int32_t from = ROWS - rows;
             mat x[2], y[2], z[2];
-            norm_room h[NORMS_MAX] = {{.with_copy = false}};
+            mat h[NORMS_MAX] = {{.rows = 0}};
             const norm_want want[NORMS_MAX] = {{&w.w[1], 1}, {NULL, 0.125f}, {&w.w[1], 1}};
             chain_init(&c, rows, 0, 0);
             both_begin(g, &b, &c.st);
@@ -338,7 +338,7 @@ static void check_residuals_alone(rig *g, int32_t n, int32_t norms)
             }
             op_residual(&b.gpu, x[1], &r, h, want, norms);
             for (int32_t i = 0; i <= norms; i++) {
-                float *got = gpu_rows(g, i ? h[i - 1].y : x[1]);
+                float *got = gpu_rows(g, i ? h[i - 1] : x[1]);
                 const bool first = rows == ROWS;
                 differ += !first && memcmp(got, whole[i] + (size_t)from * (size_t)n,
                                            (size_t)rows * (size_t)n * sizeof *got);

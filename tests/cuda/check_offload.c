@@ -76,7 +76,7 @@ static float *run_pass_of(offload_rig *r, int32_t rows, bool gated_alone, err *e
                    (size_t)rows * (size_t)n_in * sizeof(float));
     g->gpu->upload(g->gpu, z.at, r->l + from * N_EXPERTS, (size_t)rows * N_EXPERTS * sizeof(float));
     routing t = op_route(&p, z, K, NULL);
-    mat h = op_moe_glu(&p, x, t, gate, up, r->act);
+    mat h = op_moe_glu(&p, x, &t, gate, up, r->act);
     mat y = gated_alone ? h : op_moe_down(&p, h, t, &r->w[2].w[1]);
     float *got = pass_failed(&p) || gated_alone ? NULL : gpu_rows(g, y);
     *e = p.e;

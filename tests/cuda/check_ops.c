@@ -18,7 +18,7 @@ static void check_branches(rig *g, int32_t rows, int32_t n)
     pair w[3], d, c_3_4;
     both b;
     mat x[2], y[2], z[2];
-    norm_room h[2][3];
+    mat h[2][3];
     bool ok = my_turn(g, "norm") && pair_make(g, &d, NUM_Q8_0, n, 48, 1, 0.05, false);
     for (int i = 0; ok && i < 3; i++)
         ok = pair_make(g, &w[i], NUM_F32, n, 1, 1, 1.0, false);
@@ -53,9 +53,9 @@ static void check_branches(rig *g, int32_t rows, int32_t n)
             verdict(g, "norm branches", shape, both_error(g, &b, x[0], x[1]), F32_BOUND);
         for (int i = 0; i < 3; i++) {
             verdict(g, turn ? "norms" : "norms joined", shape,
-                    both_error(g, &b, h[0][i].y, h[1][i].y), F32_BOUND);
-            mat pr = op_matmul(&b.ref, h[0][i].y, &d.w[0]),
-                pg = op_matmul(&b.gpu, h[1][i].y, &d.w[1]);
+                    both_error(g, &b, h[0][i], h[1][i]), F32_BOUND);
+            mat pr = op_matmul(&b.ref, h[0][i], &d.w[0]),
+                pg = op_matmul(&b.gpu, h[1][i], &d.w[1]);
             verdict(g, "norms + product", shape, both_error(g, &b, pr, pg),
                     product_bound(NUM_Q8_0, rows));
         }

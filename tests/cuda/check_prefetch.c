@@ -124,7 +124,7 @@ static float *run_rows(prefetch_rig *r, int32_t rows, err *e)
         mat x = pass_mat(&p, rows, 1, N_IN);
         g->gpu->upload(g->gpu, x.at, r->x[i], n * sizeof(float));
         routing t = op_router(&p, x, &r->router[i].w[1], K, &rule);
-        mat h = op_moe_glu(&p, x, t, r->layer[i].part[0], NULL, ACT_SILU);
+        mat h = op_moe_glu(&p, x, &t, r->layer[i].part[0], NULL, ACT_SILU);
         y[i] = op_moe_down(&p, h, t, r->layer[i].part[1]);
     }
     float *out = pass_failed(&p) ? NULL : mem_alloc(LAYERS * n * sizeof *out);

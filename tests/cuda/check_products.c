@@ -116,7 +116,7 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     both_mat(g, &b, z, l, rows, 1, n);
     routing rr = op_route(&b.ref, z[0], k, &(route_rule){.scale = &scale.w[0]}),
             rg = op_route(&b.gpu, z[1], k, &(route_rule){.scale = &scale.w[1]});
-    mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
+    mat wr = mat_at(rr.weight, rows, 1, k, k), wg = mat_at(rg.weight, rows, 1, k, k);
     double e = both_error(g, &b, wr, wg);
     int32_t *id = mem_calloc((size_t)rows * (size_t)k, sizeof *id);
     g->gpu->download(g->gpu, id, rg.id, (size_t)rows * (size_t)k * sizeof *id);
@@ -136,8 +136,8 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
             v[i] *= (float)(3 / rms);
         both_mat(g, &b, x, v, rows, 1, n_in);
     }
-    mat hr = op_moe_glu(&b.ref, x[0], rr, &gate.w[0], ur, act);
-    mat hg = op_moe_glu(&b.gpu, x[1], rg, &gate.w[1], ug, act);
+    mat hr = op_moe_glu(&b.ref, x[0], &rr, &gate.w[0], ur, act);
+    mat hg = op_moe_glu(&b.gpu, x[1], &rg, &gate.w[1], ug, act);
     verdict(g, "moe_glu", text("%-6s %4d x %d x %5d -> %5d", num_name(tg), rows, k, n_in, n_ff),
             both_error(g, &b, hr, hg), tg == NUM_F32 ? 4 * F32_BOUND : 4 * INT8_BOUND);
     mat mr = op_moe_matmul(&b.ref, x[0], rr, &gate.w[0]);
@@ -245,7 +245,7 @@ static void check_ple(rig *g, num_type t, num_type tp, int32_t n, int32_t width,
         const residual r = {.y = x[i > 0], .eps = 1e-6f, .reader = &gate.w[i > 0]};
         g->gpu->op = i == 2 ? &apart : usual;
         if (i < 2) /* x += x, and the copy of it that the product reads */
-            op_residual(p, x[i], &r, NULL, NULL, 0);
+            x[i] = op_residual(p, x[i], &r, NULL, NULL, 0);
         y[i] = op_ple(p, x[i > 0], &gate.w[i > 0], b[i > 0], &proj.w[i > 0]);
     }
     g->gpu->op = usual;
@@ -284,7 +284,7 @@ static void check_unknown_act(rig *g)
         else if (op == 1)
             op_act_mul(&p, x, x, unknown);
         else
-            op_moe_glu(&p, x, r, &w.w[1], &w.w[1], unknown);
+            op_moe_glu(&p, x, &r, &w.w[1], &w.w[1], unknown);
         wrong += p.e.status != E_UNSUPPORTED;
     }
     verdict(g, "unknown act", "glu, act_mul, moe_glu: not refused", wrong, 0);
@@ -307,8 +307,8 @@ static void experts_of(rig *g, const weight *w, const float *v, const float *l, 
     g->gpu->upload(g->gpu, z.at, l + (size_t)from * (size_t)n,
                    (size_t)rows * (size_t)n * sizeof *l);
     routing r = op_route(&p, z, k, NULL);
-    mat h = op_moe_glu(&p, x, r, &w[0], w[1].n_in ? &w[1] : NULL, act);
-    mat f = op_rms_norm(&p, x, NULL, 1e-6f), y = op_moe_down(&p, h, r, &w[2]);
+    mat h = op_moe_glu(&p, x, &r, &w[0], w[1].n_in ? &w[1] : NULL, act);
+    mat f = mat_bare(op_rms_norm(&p, x, NULL, 1e-6f)), y = op_moe_down(&p, h, r, &w[2]);
     got[1] = pass_failed(&p) ? NULL : gpu_rows(g, y);
     const residual sum = {.y = f,
                           .norm = &w[3],
@@ -318,7 +318,7 @@ static void experts_of(rig *g, const weight *w, const float *v, const float *l, 
     op_residual(&p, x, &sum, NULL, NULL, 0);
     if (pass_failed(&p))
         failed(g, "moe alone", p.e.text);
-    got[0] = pass_failed(&p) ? NULL : gpu_rows(g, (mat){h.at, rows, 1, k * h.cols, k * h.cols});
+    got[0] = pass_failed(&p) ? NULL : gpu_rows(g, mat_at(h.at, rows, 1, k * h.cols, k * h.cols));
     got[2] = pass_failed(&p) ? NULL : gpu_rows(g, x);
 }
 
@@ -396,8 +396,8 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
     both_mat(g, &b, x, v, rows, 1, n_in);
     routing rr = op_router(&b.ref, x[0], &w.w[0], k, &(route_rule){.scale = &scale.w[0]});
     routing rg = op_router(&b.gpu, x[1], &w.w[1], k, &(route_rule){.scale = &scale.w[1]});
-    mat wr = {rr.weight, rows, 1, k, k}, wg = {rg.weight, rows, 1, k, k};
-    mat ir = {(float *)rr.id, rows, 1, k, k}, ig = {(float *)rg.id, rows, 1, k, k};
+    mat wr = mat_at(rr.weight, rows, 1, k, k), wg = mat_at(rg.weight, rows, 1, k, k);
+    mat ir = mat_at((float *)rr.id, rows, 1, k, k), ig = mat_at((float *)rg.id, rows, 1, k, k);
     double e = both_error(g, &b, wr, wg);
     float *id = gpu_rows(g, ig), *share = gpu_rows(g, wg);
     if (memcmp(id, ir.at, (size_t)rows * (size_t)k * sizeof *id))
@@ -411,8 +411,8 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
         mat one = pass_mat(&p, 1, 1, n_in);
         g->gpu->upload(g->gpu, one.at, v + (size_t)r * (size_t)n_in, (size_t)n_in * 4);
         routing ro = op_router(&p, one, &w.w[1], k, &(route_rule){.scale = &scale.w[1]});
-        float *i1 = gpu_rows(g, (mat){(float *)ro.id, 1, 1, k, k});
-        float *s1 = gpu_rows(g, (mat){ro.weight, 1, 1, k, k});
+        float *i1 = gpu_rows(g, mat_at((float *)ro.id, 1, 1, k, k));
+        float *s1 = gpu_rows(g, mat_at(ro.weight, 1, 1, k, k));
         size_t at = (size_t)r * (size_t)k, bytes = (size_t)k * 4;
         differ += memcmp(i1, id + at, bytes) || memcmp(s1, share + at, bytes);
         mem_free(i1);

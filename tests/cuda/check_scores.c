@@ -302,7 +302,7 @@ static void check_rescores(scores_rig *x)
     for (int turn = 0; turn < 2; turn++) {
         got[turn] = mem_calloc((size_t)(N * stride), sizeof **got);
         g->gpu->upload(g->gpu, to, want, n_bytes);
-        l.q = (mat){q, rows, heads, a->d, width};
+        l.q = mat_at(q, rows, heads, a->d, width);
         l.to = to;
         g->gpu->rescore_pages(g->gpu, &x->view[1], &x->base[1], &l);
         g->gpu->download(g->gpu, got[turn], to, n_bytes);

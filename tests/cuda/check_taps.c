@@ -51,7 +51,7 @@ static status open_tapped(tapped *t, device *dev, const model *m, void *scratch,
         (st = kv_batch_init(&t->b, ROWS, 1, &t->l, e)))
         return st;
     for (int i = 0; i < TAPS; i++) {
-        mat to = {dev->alloc(dev, tap_bytes(t)), ROWS, 1, m->n_embd, m->n_embd};
+        mat to = mat_at(dev->alloc(dev, tap_bytes(t)), ROWS, 1, m->n_embd, m->n_embd);
         if (!to.at)
             return err_memory(e, "a check", tap_bytes(t));
         t->taps.at[t->taps.n++] = (pass_tap_point){il[i], PASS_MAIN, to};
