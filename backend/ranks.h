@@ -21,7 +21,7 @@ enum { RANKS_MAX = 4 };
 typedef struct ranks ranks;
 typedef void ranks_fn(void *arg, int32_t rank);
 
-/* n: 1 to RANKS_MAX. */
+/* n: 1 to RANKS_MAX. E_MEMORY; E_LIMIT: the system has no thread left for a rank. */
 status ranks_open(ranks **r, int32_t n, err *e);
 void ranks_close(ranks *r); /* NULL is allowed */
 /* fn of every rank, in turns. of: [n] their passes. One call at a time; any thread. */

@@ -116,14 +116,14 @@ typedef struct recur_base {
     float *conv;  /* [n_taps - 1][channels]: the last inputs of the convolution, oldest first */
     float *journal[2]; /* [journal_rows] of: inputs [channels], keys [n_k][dk] as the rule reads
                           them, errors [n_v][dv], decays [n_v] */
-    float *block; /* recur_block_floats, as the device has them; unused where view.block is 0 */
+    float *block; /* recur_block_floats; unused where view.block is 0 */
 } recur_base;
 
 /* Floats that say which rows recur_base.block holds. */
 enum { RECUR_BLOCK_HEAD = 64 };
 
-/* Of a started block: what it holds, its state, and for all rows but the last keys, values and two
- * gates of each value head. */
+/* Of a started block: what it holds, its state; of all rows but the last [n_k][dk] keys and
+ * [n_v][dv] values; of the same rows [2][n_v] gates. Memory has them in this order. */
 static inline size_t recur_block_floats(const recur_view *v)
 {
     size_t row = (size_t)v->n_k * (size_t)v->dk + (size_t)v->n_v * (size_t)(v->dv + 2);

@@ -101,7 +101,7 @@ typedef struct kv_layout {
     recur_view *recur; /* [n_recur], id == index */
     /* What the parts make up: shapes alone. Store i is part i / n_whole of whole store i % n_whole;
      * so are recurrent layers. Several parts may have copies of a head. */
-    int32_t n_parts, n_whole, n_recur_whole;
+    int32_t n_whole, n_recur_whole;
     kv_view *whole;          /* [n_whole] */
     recur_view *recur_whole; /* [n_recur_whole] */
     int32_t *head0;          /* [n]: the first head of each in its whole store */

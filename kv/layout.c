@@ -289,9 +289,9 @@ static status see_both_ways(kv_layout *l, const kv_view *v, err *e)
 /* The whole stores, by their parts. */
 static status join_parts(kv_layout *l, const kv_want_layout *w, err *e)
 {
-    l->n_parts = w->n_parts > 1 ? w->n_parts : 1;
-    l->n_whole = l->n / l->n_parts;
-    l->n_recur_whole = l->n_recur / l->n_parts;
+    const int32_t n_parts = w->n_parts > 1 ? w->n_parts : 1;
+    l->n_whole = l->n / n_parts;
+    l->n_recur_whole = l->n_recur / n_parts;
     const size_t n = (size_t)l->n_whole, n_recur = (size_t)l->n_recur_whole;
     l->whole = arena_array(&l->mem, n, sizeof *l->whole);
     l->head0 = arena_array(&l->mem, (size_t)l->n, sizeof *l->head0);

@@ -438,6 +438,110 @@ TEST(recurrent_blocks_of_prompts_are_kept_and_forgotten)
         CHECK_EQ(block[i], 0);
 }
 
+/* ---- Parts of a layer on several devices ---- */
+
+enum { PARTS = 4, PART_BLOCK = 6 };
+
+/* What an element is of: the layer's own numbers of a head. */
+static void element(float *at, int kind, int32_t row, int32_t head, int32_t i, bool check)
+{
+    const float want = (float)(((kind * 16 + row) * 16 + head) * 128 + i + 1);
+    if (check)
+        CHECK_MSG(*at == want, "kind %d, row %d, head %d, %d: %g", kind, row, head, i, (double)*at);
+    *at = want;
+}
+
+/* n rows of key heads, n_keys times, and of value heads, of which the part has every tile's k0 and
+ * those behind it. Returns their end. */
+static float *rows_of_part(float *at, const recur_view *own, const recur_view *whole, int32_t k0,
+                           int kind, int32_t n, int32_t n_keys, int32_t dv, bool check)
+{
+    for (int32_t row = 0; row < n; row++) {
+        for (int32_t h = 0; h < n_keys * own->n_k; h++)
+            for (int32_t i = 0; i < own->dk; i++)
+                element(at++, kind + h / own->n_k, row, k0 + h % own->n_k, i, check);
+        for (int32_t j = 0; j < own->n_v; j++)
+            for (int32_t i = 0; i < dv; i++)
+                element(at++, kind + n_keys, row, j / own->n_k * whole->n_k + k0 + j % own->n_k, i,
+                        check);
+    }
+    return at;
+}
+
+/* Writes the memory of all parts, or compares it. */
+static void parts_memory(const line *t, bool check)
+{
+    const recur_view *whole = &t->l.recur_whole[0];
+    int32_t k0 = 0;
+    for (int32_t r = 0; r < t->l.n_recur; k0 += t->l.recur[r].n_k, r++) {
+        const recur_view *v = &t->l.recur[r];
+        const recur_base *b = &t->c.recur[r];
+        float *at = b->block;
+        rows_of_part(b->state, v, whole, k0, 0, 1, 0, v->dv * v->dk, check);
+        rows_of_part(b->conv, v, whole, k0, 1, TAPS - 1, 2, v->dv, check);
+        for (int32_t i = 0; i < RECUR_BLOCK_HEAD; i++)
+            element(at++, 4, 0, 0, i, check);
+        at = rows_of_part(at, v, whole, k0, 5, 1, 0, v->dv * v->dk, check);
+        at = rows_of_part(at, v, whole, k0, 6, PART_BLOCK - 1, 1, v->dv, check);
+        at = rows_of_part(at, v, whole, k0, 8, 2 * (PART_BLOCK - 1), 0, 1, check);
+        CHECK_EQ(at - b->block, recur_block_floats(v));
+    }
+    CHECK_EQ(k0, whole->n_k);
+}
+
+/* States and started blocks, whose key heads are divided in any way. */
+TEST(recurrent_snapshots_go_from_any_split_to_any_other)
+{
+    static const int32_t n_k[PARTS][PARTS] = {{5}, {3, 2}, {2, 1, 2}, {2, 1, 1, 1}};
+    device blocks[PARTS];
+    line t[PARTS];
+    uint64_t rng = test_seed();
+    err e = {0};
+    for (int i = 0; i < PARTS; i++) {
+        blocks[i] = toy[0];
+        blocks[i].recur_block = PART_BLOCK;
+        blocks[i].recur_head = 2;
+    }
+    for (int k = 0; k < PARTS; k++) {
+        kv_spec spec[PARTS];
+        recur_view view[PARTS];
+        t[k] = (line){0};
+        for (int8_t r = 0; r <= k; r++) {
+            spec[r] = (kv_spec){.n_head_kv = 1, .head_dim = 8, .side = r};
+            view[r] = (recur_view){.side = r, .n_k = n_k[k][r], .dk = 2, .dv = 2, .n_taps = TAPS};
+            view[r].n_v = 3 * view[r].n_k;
+        }
+        kv_want_layout w = {.spec = spec,
+                            .n = k + 1,
+                            .n_parts = k + 1,
+                            .recur = view,
+                            .n_recur = k + 1,
+                            .journal_rows = JOURNAL,
+                            .n_ctx = CTX,
+                            .rows_max = CHUNK};
+        for (int r = 0; r <= k; r++)
+            w.dev[r] = &blocks[r];
+        CHECK_OK(kv_layout_init(&t[k].l, &w, &e), e);
+        CHECK_OK(kv_open(&t[k].c, &blocks[0], &t[k].l, &e), e);
+        CHECK_OK(kv_batch_init(&t[k].b, 4 * CHUNK, 4, &t[k].l, &e), e);
+        prompt(&t[k], PART_BLOCK + 2, &rng);
+    }
+    for (int from = 0; from < PARTS; from++)
+        for (int to = 0; to < PARTS; to++) {
+            parts_memory(&t[from], false);
+            kv_snapshot *s = snapshot_at(&t[from], PART_BLOCK + 2);
+            CHECK(kv_snapshot_fits(s, &t[to].l));
+            for (int32_t r = 0; r <= to; r++)
+                memset(t[to].c.recur[r].state, 0,
+                       kv_recur_parts_of(&t[to].l.recur[r]).at_journal[0] * sizeof(float));
+            CHECK_OK(kv_snapshot_load(s, &t[to].c, &e), e);
+            parts_memory(&t[to], true);
+            kv_snapshot_drop(s);
+        }
+    for (int k = 0; k < PARTS; k++)
+        line_close(&t[k]);
+}
+
 TEST(recurrent_snapshot_files_are_exact_and_damage_is_found)
 {
     uint64_t rng = test_seed(), n_bytes;

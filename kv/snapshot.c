@@ -77,11 +77,8 @@ size_t kv_state_bytes(const kv_layout *l, int64_t n)
     size_t floats = 0;
     for (int32_t i = 0; i < l->n_recur_whole; i++) {
         const kv_recur_parts p = kv_recur_parts_of(&l->recur_whole[i]);
-        floats += p.state + p.conv;
+        floats += p.state + p.conv + (has_block(&l->recur_whole[i], n) ? p.block : 0);
     }
-    for (int32_t i = 0; i < l->n_recur; i++)
-        if (has_block(&l->recur[i], n))
-            floats += recur_block_floats(&l->recur[i]);
     return floats * sizeof(float);
 }
 
@@ -218,38 +215,73 @@ static void move_floats(device *d, float *dev, float *host, floats f, bool load)
     device_move(d, &m);
 }
 
-/* Moves state and convolution of a part: `own` of the whole layer v, from key head k0 on. Heads of
- * values are tiles, with one head of each key head. */
-static void move_heads(device *d, const recur_base *b, const recur_view *own, const recur_view *v,
-                       int32_t k0, float *host, bool load)
+/* Rows of heads: n_keys times the key heads, of dk floats each, then the value heads, of dv. */
+typedef struct head_rows {
+    int32_t n_keys;
+    size_t dk, dv;
+    int32_t n; /* rows */
+} head_rows;
+
+/* Moves those of a part, `own` of the whole layer v from key head k0 on. Value heads are tiles,
+ * with one head of each key head. Returns where the next rows of the whole layer begin; *dev goes
+ * on as well. */
+static float *move_heads(device *d, float **dev, float *host, const recur_view *own,
+                         const recur_view *v, int32_t k0, head_rows r, bool load)
 {
-    const int32_t tiles = v->n_v / v->n_k;
-    const size_t dk = (size_t)v->dk, dv = (size_t)v->dv, n_k = (size_t)own->n_k;
-    const size_t all_k = (size_t)v->n_k, taps = (size_t)v->n_taps - 1, first = (size_t)k0;
-    floats f = {n_k * dv * dk, all_k * dv * dk, n_k * dv * dk, tiles};
-    move_floats(d, b->state, host + first * dv * dk, f, load);
-    host += (size_t)v->n_v * dv * dk;
-    f = (floats){(size_t)recur_channels(own), (size_t)recur_channels(v), n_k * dk, (int32_t)taps};
-    move_floats(d, b->conv, host + first * dk, f, load);
-    move_floats(d, b->conv + n_k * dk, host + (all_k + first) * dk, f, load);
-    f.width = n_k * dv;
-    for (size_t t = 0; t < (size_t)tiles; t++)
-        move_floats(d, b->conv + 2 * n_k * dk + t * n_k * dv,
-                    host + 2 * all_k * dk + (t * all_k + first) * dv, f, load);
+    const size_t n_k = (size_t)own->n_k, all_k = (size_t)v->n_k, first = (size_t)k0;
+    const size_t keys = (size_t)r.n_keys * r.dk, tiles = (size_t)(v->n_v / v->n_k);
+    floats f = {n_k * (keys + tiles * r.dv), all_k * (keys + tiles * r.dv), n_k * r.dk, r.n};
+    for (size_t i = 0; i < (size_t)r.n_keys; i++)
+        move_floats(d, *dev + i * n_k * r.dk, host + (i * all_k + first) * r.dk, f, load);
+    f.width = n_k * r.dv;
+    for (size_t t = 0; t < tiles; t++)
+        move_floats(d, *dev + n_k * (keys + t * r.dv),
+                    host + all_k * keys + (t * all_k + first) * r.dv, f, load);
+    *dev += f.dev_stride * (size_t)r.n;
+    return host + f.host_stride * (size_t)r.n;
 }
 
-/* Started blocks lie as the devices have them: those of other splits are not read. */
-static void move_block(kv_cache *c, int32_t i, int64_t n, float **host, bool load)
+/* A started block has every part of it as the step says (recur_block_floats). */
+static void move_block(device *d, float *dev, const recur_view *own, const recur_view *v,
+                       int32_t k0, float *host, bool load)
 {
-    const recur_view *v = &c->layout->recur[i];
-    device *d = c->dev[v->side];
-    const size_t width = recur_block_floats(v);
-    if (has_block(v, n)) {
-        move_floats(d, c->recur[i].block, *host, (floats){width, width, width, 1}, load);
-        *host += width;
-    } else if (load && v->block) {
-        d->clear(d, c->recur[i].block, RECUR_BLOCK_HEAD * sizeof(float));
+    const size_t dk = (size_t)v->dk, dv = (size_t)v->dv;
+    const int32_t rows = v->block - 1;
+    const floats head = {RECUR_BLOCK_HEAD, RECUR_BLOCK_HEAD, RECUR_BLOCK_HEAD, 1};
+    if (load || !k0) /* the same of every part */
+        move_floats(d, dev, host, head, load);
+    dev += RECUR_BLOCK_HEAD;
+    host += RECUR_BLOCK_HEAD;
+    host = move_heads(d, &dev, host, own, v, k0, (head_rows){0, 0, dv * dk, 1}, load);
+    host = move_heads(d, &dev, host, own, v, k0, (head_rows){1, dk, dv, rows}, load);
+    move_heads(d, &dev, host, own, v, k0, (head_rows){0, 0, 1, 2 * rows}, load);
+}
+
+/* Recurrent layer i, a part of whole layer v or all of it. */
+static void move_part_states(kv_cache *c, int32_t i, const recur_view *v, int32_t k0, int64_t n,
+                             float *host, bool load)
+{
+    const recur_view *own = &c->layout->recur[i];
+    const recur_base *b = &c->recur[i];
+    const kv_recur_parts p = kv_recur_parts_of(v);
+    const size_t dk = (size_t)v->dk, dv = (size_t)v->dv;
+    device *d = c->dev[own->side];
+    float *const block = host + p.state + p.conv;
+    const bool has = has_block(v, n);
+    if (load && v->block && !has)
+        d->clear(d, b->block, RECUR_BLOCK_HEAD * sizeof(float));
+    if (own->n_k == v->n_k) {
+        move_floats(d, b->state, host, (floats){p.state, p.state, p.state, 1}, load);
+        move_floats(d, b->conv, host + p.state, (floats){p.conv, p.conv, p.conv, 1}, load);
+        if (has)
+            move_floats(d, b->block, block, (floats){p.block, p.block, p.block, 1}, load);
+        return;
     }
+    float *state = b->state, *conv = b->conv;
+    host = move_heads(d, &state, host, own, v, k0, (head_rows){0, 0, dv * dk, 1}, load);
+    move_heads(d, &conv, host, own, v, k0, (head_rows){2, dk, dv, v->n_taps - 1}, load);
+    if (has)
+        move_block(d, b->block, own, v, k0, block, load);
 }
 
 static void move_states(kv_cache *c, int64_t n, unsigned char *states, bool load)
@@ -257,21 +289,11 @@ static void move_states(kv_cache *c, int64_t n, unsigned char *states, bool load
     const kv_layout *l = c->layout;
     float *host = (float *)(void *)states;
     for (int32_t w = 0; w < l->n_recur_whole; w++) {
-        const kv_recur_parts p = kv_recur_parts_of(&l->recur_whole[w]);
-        for (int32_t i = w, k0 = 0; i < l->n_recur; k0 += l->recur[i].n_k, i += l->n_recur_whole) {
-            const recur_view *own = &l->recur[i];
-            device *d = c->dev[own->side];
-            if (l->n_parts > 1) {
-                move_heads(d, &c->recur[i], own, &l->recur_whole[w], k0, host, load);
-                continue;
-            }
-            move_floats(d, c->recur[i].state, host, (floats){p.state, p.state, p.state, 1}, load);
-            move_floats(d, c->recur[i].conv, host + p.state, (floats){p.conv, p.conv, p.conv, 1},
-                        load);
-        }
-        host += p.state + p.conv;
-        for (int32_t i = w; i < l->n_recur; i += l->n_recur_whole)
-            move_block(c, i, n, &host, load);
+        const recur_view *v = &l->recur_whole[w];
+        const kv_recur_parts p = kv_recur_parts_of(v);
+        for (int32_t i = w, k0 = 0; i < l->n_recur; k0 += l->recur[i].n_k, i += l->n_recur_whole)
+            move_part_states(c, i, v, k0, n, host, load);
+        host += p.state + p.conv + (has_block(v, n) ? p.block : 0);
     }
 }
 
@@ -438,7 +460,6 @@ status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e)
         return err_memory(e, "a snapshot", sizeof *s);
     atomic_init(&s->refs, 1);
     s->n = n;
-    s->n_parts = l->n_parts;
     s->n_views = l->n_whole;
     s->ring_bytes = ring_bytes;
     s->n_recur = l->n_recur_whole;
@@ -686,8 +707,7 @@ bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
         if (!same_store(&s->view[i], &l->whole[i]))
             return false;
     for (int32_t i = 0; i < l->n_recur_whole; i++)
-        if (!same_state(&s->recur[i], &l->recur_whole[i]) ||
-            (has_block(&s->recur[i], s->n) && s->n_parts != l->n_parts))
+        if (!same_state(&s->recur[i], &l->recur_whole[i]))
             return false;
     return true;
 }

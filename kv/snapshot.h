@@ -48,7 +48,6 @@ static inline bool kv_same_way(kv_way a, kv_way b)
 
 typedef struct kv_snapshot {
     atomic_int refs;
-    int32_t n_parts; /* of the original layout */
     int32_t n_views;
     kv_view *view; /* [n_views], whole stores of the original layout: shapes and types only */
     int64_t n;

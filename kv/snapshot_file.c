@@ -59,8 +59,6 @@ void kv_layout_words(const kv_layout *l, str *s)
                    v->dv, v->n_taps);
         if (v->block)
             str_printf(s, " blocks of %d", v->block);
-        if (v->block && l->n_parts > 1) /* a started one is not read by another split */
-            str_printf(s, " on %d ranks", l->n_parts);
         str_printf(s, "\n");
     }
 }
