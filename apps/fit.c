@@ -34,7 +34,7 @@ static const option table[] = {
     OPT_INT(fit_options, n_ctx, "ctx", 'c', "N", 1, INT32_MAX,
             "with a context of N tokens (default: as carat run)"),
     OPT_KV(fit_options),
-    OPT_DEVICE_OR_SIZES(fit_options, NULL, "gpus|gpu"),
+    OPT_DEVICE_OR_SIZES(fit_options, NULL, "gpus|device|gpu"),
     OPT_FLAG(fit_options, json, "json", 0, "print one JSON object"),
     OPT_END};
 

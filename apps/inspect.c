@@ -38,7 +38,7 @@ static const option table[] = {
     OPT_DEVICE_OR_SIZES(inspect_options,
                         "with --gpu: its compute capability, 8.0, 8.6 (default), 8.9, 9.0, 10.0 or "
                         "12.0",
-                        "gpus|gpu"),
+                        "gpus|device|gpu"),
     OPT_REPACK(inspect_options),
     OPT_STR(inspect_options, target, "target", 0, "FILE",
             "of a drafter: what it costs beside this model; of an adapter: whether it fits it"),

@@ -32,5 +32,7 @@ make_model() {
 }
 
 gpu_line() {
-    nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1
+    local line
+    line=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1)
+    echo "${line:-no GPU}"
 }

@@ -121,6 +121,11 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
            ARGS("serve", "-m", "none.gguf", "--system", "a\xff"));
     expect(2, "--stall: --token-gap=60001: expected a whole number from 0 to 60000", NULL,
            ARGS("serve", "-m", "none.gguf", "--stall", "60001"));
+    expect(2, "--gpu-split has no effect without --gpus or --device", NULL,
+           ARGS("run", "-m", model, "--gpu-split", "1,2", "hi"));
+    expect(1, "--gpu-split is for layers: with --split tensor all devices have equal parts", NULL,
+           ARGS("run", "-m", model, "--device", "cpu,cpu", "--split", "tensor", "--gpu-split",
+                "1,2", "hi"));
     expect(2, "-fa 0", NULL, ARGS("bench", "-fa", "0"));
     expect(2, "unknown option -ngl", NULL, ARGS("list", "-ngl", "99"));
 }

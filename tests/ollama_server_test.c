@@ -571,6 +571,7 @@ TEST(ollama_serves_a_made_model)
         {"GET", "/v1/models", NULL, 200, "{\"id\":\"brief\""},
         {"GET", "/api/tags", NULL, 200, "\"name\":\"brief\""},
         {"GET", "/props", NULL, 200, "\"n_ctx\":300"},
+        {"GET", "/props", NULL, 200, "\"token_gap_ms\":12"},
         {"POST", "/api/show", "{\"model\":\"brief\"}", 200, "Be brief."},
         {"POST", "/api/show", "{\"model\":\"anything\"}", 200, "Be brief."},
         {"POST", "/api/chat", "{\"model\":\"brief\"," ASK ",\"stream\":false}", 200,

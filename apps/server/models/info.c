@@ -236,6 +236,7 @@ void handle_props(exchange *x)
     json_open(o, NULL, '{');
     put_defaults(m, o);
     json_int(o, "total_slots", m->n_slots);
+    json_int(o, "token_gap_ms", m->s->o->token_gap_ms);
     json_text(o, "model_alias", m->names.name);
     json_text(o, "model_name", m->info.name);
     json_text(o, "model_ftype", m->info.file_type);
