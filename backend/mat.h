@@ -8,11 +8,16 @@
 
 #include "num/num.h"
 
-/* Copies of an activation that a device's products read in its place, in its own layouts. The op
+/* Copies of an activation that a device's ops read in its place, in its own layouts. The op
  * that makes the activation makes the copy too, behind it in scratch, or the first product that
  * reads it does. Ops in ops.h refuse to write to a mat that has one. They are of the floats at
  * `of`, rows x cols of them: a view of others has none. */
-typedef enum copy_form { COPY_INT8, COPY_BF16, COPY_FORMS } copy_form;
+typedef enum copy_form {
+    COPY_INT8, /* for products */
+    COPY_BF16,
+    COPY_ROTATED, /* of queries, in groups as the keys of a store are (kv_view.k_rot) */
+    COPY_FORMS
+} copy_form;
 typedef enum copy_state {
     COPY_NONE,
     COPY_ROOM,  /* memory for it */
@@ -98,7 +103,7 @@ static inline int32_t mat_width(mat m)
 }
 static inline bool mat_copied(mat m) /* or with room for a copy */
 {
-    return m.copies.state[COPY_INT8] || m.copies.state[COPY_BF16];
+    return m.copies.state[COPY_INT8] || m.copies.state[COPY_BF16] || m.copies.state[COPY_ROTATED];
 }
 static inline mat mat_bare(mat m) /* without copies, so that ops may write to it */
 {

@@ -166,18 +166,29 @@ mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act)
     return y;
 }
 
-mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
+static bool glu_fits(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
 {
     bool fits = gate && x.heads == 1 && x.cols == gate->n_in && gate->n_mat == 1 &&
                 (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == 1
                     : gate->n_out % 2 == 0);
-    if (!pass_shapes(p, "glu", fits) || !knows_act(p, "glu", act))
-        return (mat){0};
-    int32_t n_ff = up ? gate->n_out : gate->n_out / 2;
-    mat y = pass_mat(p, x.rows, 1, n_ff);
+    return pass_shapes(p, "glu", fits) && knows_act(p, "glu", act);
+}
+
+static mat glu_room(pass *p, mat x, const weight *gate, const weight *up)
+{
+    mat y = pass_mat(p, x.rows, 1, up ? gate->n_out : gate->n_out / 2);
     stats_product(p, x.rows, gate, 1);
     if (up)
         stats_product(p, x.rows, up, 1);
+    return y;
+}
+
+mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
+{
+    if (!glu_fits(p, x, gate, up, act))
+        return (mat){0};
+    mat y = glu_room(p, x, gate, up);
+    const int32_t n_ff = y.cols;
     if (pass_failed(p))
         return y;
     if (lora_adapts_either(p, gate, up)) {
@@ -407,7 +418,7 @@ mat op_qkv(pass *p, const qkv *a, const kv_view *kv)
     if (!turns || pass_failed(p))
         return q;
     if (p->dev->op->qkv && !(a->tail && p->tail))
-        p->dev->op->qkv(p, q, v, a, kv);
+        p->dev->op->qkv(p, &q, v, a, kv);
     else
         qkv_apart(p, q, v, a, kv);
     return q;
@@ -618,14 +629,19 @@ static bool can_choose(int32_t k, int32_t n, const route_rule *rule)
 
 static const route_rule plain_rule = {.factor = 1};
 
+static bool router_fits(pass *p, mat x, const weight *w, int32_t k, const route_rule *rule)
+{
+    return pass_shapes(p, "router",
+                       w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1 &&
+                           can_choose(k, w->n_out, rule));
+}
+
 routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *rule)
 {
     rule = rule ? rule : &plain_rule;
     if (!p->dev->op->router)
         return op_route(p, op_matmul(p, x, w), k, rule);
-    if (!pass_shapes(p, "router",
-                     w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1 &&
-                         can_choose(k, w->n_out, rule)))
+    if (!router_fits(p, x, w, k, rule))
         return (routing){.rows = x.rows, .k = k};
     routing r = routing_of(p, x.rows, k);
     stats_product(p, x.rows, w, 1);
@@ -639,10 +655,20 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
 mat op_glu_router(pass *p, mat x, const weight *gate, const weight *up, act_kind act, mat z,
                   const expert_router *to, routing *r)
 {
-    p->router_beside = !lora_adapts_either(p, gate, up) && !lora_adapts(p, to->w);
-    mat y = op_glu(p, x, gate, up, act);
-    *r = op_router(p, z, to->w, to->k, to->rule);
-    p->router_beside = false;
+    const expert_router by = {to->w, to->k, to->rule ? to->rule : &plain_rule};
+    if (!p->dev->op->glu_router || lora_adapts_either(p, gate, up) || lora_adapts(p, to->w)) {
+        mat y = op_glu(p, x, gate, up, act);
+        *r = op_router(p, z, to->w, to->k, to->rule);
+        return y;
+    }
+    *r = (routing){.rows = z.rows, .k = to->k};
+    if (!glu_fits(p, x, gate, up, act) || !router_fits(p, z, by.w, by.k, by.rule))
+        return (mat){0};
+    mat y = glu_room(p, x, gate, up);
+    *r = routing_of(p, z.rows, to->k);
+    stats_product(p, z.rows, to->w, 1);
+    if (!pass_failed(p))
+        p->dev->op->glu_router(p, &y, x, gate, up, act, r, z, &by);
     return y;
 }
 

@@ -203,7 +203,7 @@ typedef struct near_rule {
     float c, k_factor, cap; /* cap > 0 */
 } near_rule;
 
-/* What is written is a mat, or the address of one that gets a copy for products (mat.copies) where
+/* What is written is a mat, or the address of one that gets a copy (mat.copies) where
  * the device makes one. x of products gets the copy that they make of it. */
 typedef struct device_ops {
     /* y[r] = W[token[r]] * scale, decoded */
@@ -230,7 +230,7 @@ typedef struct device_ops {
      * takes u from k and ignores v */
     void (*kv_store)(pass *p, const kv_view *kv, mat k, mat v);
     /* See op_qkv. q, v: where queries and values come to be; or without rows. Optional. */
-    void (*qkv)(pass *p, mat q, mat v, const qkv *a, const kv_view *kv);
+    void (*qkv)(pass *p, mat *q, mat v, const qkv *a, const kv_view *kv);
     /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group]. With sinks, the
      * soft max has one more score, kv->sinks[h], whose value is 0. */
     void (*attend)(pass *p, mat *o, mat q, const kv_view *kv, float scale);
@@ -253,6 +253,9 @@ typedef struct device_ops {
     void (*route)(pass *p, routing r, mat logits, const route_rule *rule);
     /* route of the logits x W'. Optional. */
     void (*router)(pass *p, routing *r, mat x, const weight *w, const route_rule *rule);
+    /* See op_glu_router. Optional. */
+    void (*glu_router)(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act,
+                       routing *r, mat z, const expert_router *to);
     /* y[r, j] = act(gate_e x[r]) * (up_e x[r]), e = r.id[r, j]; y: [rows, k heads, n_ff] */
     void (*moe_glu)(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                     act_kind act);

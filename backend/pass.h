@@ -118,15 +118,6 @@ typedef struct pass_side {
     uint64_t crossed;      /* bytes that come from other sides: a tally of a dry pass */
 } pass_side;
 
-/* A device's own: where op_qkv leaves its queries rotated in groups, as the keys of a store are,
- * for the op_attend that follows; or room for that. */
-typedef struct pass_turned {
-    mat at;         /* without rows: none */
-    const float *q; /* these queries */
-    int32_t side;
-    bool done;
-} pass_turned;
-
 typedef struct pass {
     device *dev; /* of the side that the pass is on: side[here].dev */
     const step *st;
@@ -149,15 +140,13 @@ typedef struct pass {
     pass_tail *tail;         /* NULL: nobody asks; set after pass_begin */
     const page_watch *watch; /* [n_watch]; set after pass_begin */
     int32_t n_watch;
-    const float *lora;  /* [LORAS_MAX]: the scales of all rows, in place of step.lora; NULL: the
-                           step has them. Set after pass_begin */
-    bool repeats;       /* an op runs again, for comparison: it counts nothing */
-    bool router_beside; /* op_glu_router is under way: its router may run beside its gated unit */
-    pass_turned turned;
-    bool hidden; /* set after pass_begin: the forward pass ends with the normed input of
-                   the output head, and leaves the head out */
-    bool fresh;  /* set by model_forward: run, on a device that plays later passes of the shape from
-                    a recording. Such a pass takes longer */
+    const float *lora; /* [LORAS_MAX]: the scales of all rows, in place of step.lora; NULL: the
+                          step has them. Set after pass_begin */
+    bool repeats;      /* an op runs again, for comparison: it counts nothing */
+    bool hidden;       /* set after pass_begin: the forward pass ends with the normed input of the
+                          output head, and leaves the head out */
+    bool fresh;        /* set by model_forward: run, on a device that plays later passes of the
+                          shape from a recording. Such a pass takes longer */
     uint64_t n_flops, weight_bytes_read; /* tallies of a dry pass */
     err e;
 } pass;

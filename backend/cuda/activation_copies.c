@@ -1,4 +1,4 @@
-/* activation_copies.c - copies of activations for products (mat.copies).
+/* activation_copies.c - copies of activations for products and attention (mat.copies).
  *
  * A product of few rows reads its activation as int8, a product of many rows as bf16. The op that
  * makes an activation makes the copy in the same kernel, where it knows that a product is next. Any
@@ -73,6 +73,19 @@ static bool copies_are_of(mat x, bool line)
     return c->of == x.at && x.stride == width &&
            (line ? (int64_t)c->rows * c->cols == (int64_t)x.rows * width
                  : c->rows == x.rows && c->cols == width);
+}
+
+void cuda_rotated_room(pass *p, mat *q)
+{
+    mat_copies *c = &q->copies;
+    *c = (mat_copies){.of = q->at, .rows = q->rows, .cols = mat_width(*q)};
+    c->at[COPY_ROTATED] = pass_temp(p, (size_t)c->rows * (size_t)c->cols * sizeof(float));
+    c->state[COPY_ROTATED] = COPY_ROOM;
+}
+
+bool cuda_has_rotated_room(mat q)
+{
+    return q.copies.state[COPY_ROTATED] && copies_are_of(q, false);
 }
 
 bool cuda_has_copy(mat x, bool bf, bool single)

@@ -681,11 +681,11 @@ static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const 
     chunk_args x = {.a = {.kv = cuda_view_of(p, kv), .n_head = q.heads, .scale = scale}};
     attend_args *a = &x.a;
     x.parts = parts_of(c, kv, &a->kv, q.heads, split);
-    pass_turned there = p->turned; /* of op_qkv */
-    p->turned = (pass_turned){.done = false};
-    bool room = there.at.rows == q.rows && there.at.heads == q.heads && there.side == p->here &&
-                (p->dry || there.q == q.at);
-    mat turned = !turns ? q : room ? there.at : pass_mat(p, q.rows, q.heads, d);
+    if (turns && !cuda_has_rotated_room(q))
+        cuda_rotated_room(p, &q);
+    mat rotated = q;
+    if (turns)
+        rotated = mat_at(q.copies.at[COPY_ROTATED], q.rows, q.heads, d, mat_width(q));
     size_t mark = pass_mark(p);
     int32_t chunks = chunks_of(kv, &x.parts, kv->n_keys);
     int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + PART_MORE);
@@ -710,11 +710,11 @@ static void attend(pass *p, mat o, mat q, const kv_view *kv, float scale, const 
         return;
     int32_t bucket = c->kv_bucket[kv->kind], keys = bucket < kv->n_keys ? bucket : kv->n_keys;
     a->o = cuda_mat(o);
-    a->q = cuda_mat(turned);
+    a->q = cuda_mat(rotated);
     a->st = cuda_step(p, kv);
     x.parts.at = temp;
     x.parts.n_chunk = chunks_of(kv, &x.parts, keys);
-    if (turns && (!room || !there.done))
+    if (turns && q.copies.state[COPY_ROTATED] == COPY_ROOM)
         cu_rotate(c->stream, a->q, cuda_mat(q), false);
     if (few)
         attend_answers(p, &x, kv, split, keys, at_a_time, join);

@@ -336,7 +336,7 @@ static void cuda_begin(device *d, pass *p)
     const step *st = p->st;
     if (c->raw || c->pinned[0])
         cuda_loading_free(c);
-    c->router_runs = c->unit_late = c->splits = false;
+    c->router_runs = c->splits = false;
     c->watch_shown = c->crowded = false;
     c->watch.n_jobs = 0;
     if (c->broken) {

@@ -166,7 +166,6 @@ typedef struct cuda_device {
      * successor begin late (product_args.late). */
     uint64_t n_routers, routers_ended;
     bool router_runs;
-    bool unit_late;       /* the last kernel is a gated unit that lets the next one begin late */
     launch_memory launch; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
     int32_t *router_ticket; /* [ROUTER_TICKETS] */
@@ -430,6 +429,9 @@ void cuda_copy_room(pass *p, mat *y, bool bf);
 /* The copy of y that an op makes which writes y, in that room or in scratch. */
 dev_quant cuda_new_copy(pass *p, mat *y, bool bf, bool single);
 bool cuda_has_copy(mat x, bool bf, bool single);
+/* Scratch for the rotated queries, and whether q has that. */
+void cuda_rotated_room(pass *p, mat *q);
+bool cuda_has_rotated_room(mat q);
 /* The copy of x, made now if there is none; x gets it. */
 dev_quant cuda_copy(pass *p, mat *x, bool bf, bool single);
 #endif

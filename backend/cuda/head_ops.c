@@ -152,25 +152,24 @@ static void store_two(pass *p, head_list *l, mat v, const qkv *a)
 }
 
 /* The queries; true: they are yet to be rotated. */
-static bool queries(pass *p, head_list *l, mat q, const qkv *a)
+static bool queries(pass *p, head_list *l, mat *to, const qkv *a)
 {
+    const mat q = *to;
     const float *w = cuda_vector(p, a->q_norm);
-    pass_turned *t = &p->turned;
     head_job *j = a->q_norm ? norm_heads(p, l, q, a->q, w, a->eps) : NULL;
     if (a->q_rope && !rotates(p, j, a->q_rope, q.cols))
         return true;
-    if (t->at.rows && j) {
-        j->rotated = t->at.at;
-        t->done = true;
+    if (j && cuda_has_rotated_room(q)) {
+        j->rotated = q.copies.at[COPY_ROTATED];
+        to->copies.state[COPY_ROTATED] = COPY_LINE;
     }
     return false;
 }
 
-void cuda_qkv(pass *p, mat q, mat v, const qkv *a, const kv_view *kv)
+void cuda_qkv(pass *p, mat *q, mat v, const qkv *a, const kv_view *kv)
 {
-    p->turned = (pass_turned){.q = q.at, .side = p->here};
-    if (q.rows && kv->k_rot && !kv->single)
-        p->turned.at = pass_mat(p, q.rows, q.heads, q.cols);
+    if (q->rows && kv->k_rot && !kv->single)
+        cuda_rotated_room(p, q);
     if (p->dry || pass_failed(p) || !p->rows->n || (v.rows && !cuda_stores(p, kv)))
         return;
     head_list l = {.kv = cuda_view_of(p, kv), .st = cuda_step(p, kv)};
@@ -181,8 +180,8 @@ void cuda_qkv(pass *p, mat q, mat v, const qkv *a, const kv_view *kv)
         store_stream(p, &l, v, a);
     else if (v.rows)
         store_two(p, &l, v, a);
-    bool late = q.rows && queries(p, &l, q, a);
+    bool late = q->rows && queries(p, &l, q, a);
     launch(p, &l);
     if (late)
-        cuda_rope(p, q, a->q_rope);
+        cuda_rope(p, *q, a->q_rope);
 }

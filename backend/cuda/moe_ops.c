@@ -37,11 +37,15 @@ void cuda_route(pass *p, routing r, mat logits, const route_rule *rule)
 
 void cuda_router(pass *p, routing *r, mat x, const weight *w, const route_rule *rule)
 {
+    cuda_router_beside(p, r, x, &(expert_router){w, r->k, rule}, false);
+}
+
+void cuda_router_beside(pass *p, routing *r, mat x, const expert_router *to, bool beside)
+{
+    const weight *w = to->w;
+    const route_rule *rule = to->rule;
     choice how = choice_of(p, rule);
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
-    bool beside = !p->dry && p->router_beside && cuda_of(p)->unit_late;
-    if (!p->dry)
-        cuda_of(p)->unit_late = false;
     if (pass_failed(p) || !cuda_loaded(p, w))
         return;
     const float *bias = cuda_vector(p, w->bias);

@@ -424,7 +424,9 @@ static bool c_ple(pass *p, mat y, mat x, const weight *gate, mat b, const weight
     return true;
 }
 
-static void c_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act)
+/* late: it may let the next kernel begin late. True: it does. */
+static bool gated_unit(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act,
+                       bool late)
 {
     cuda_device *c = cuda_of(p);
     bool plain = cuda_gates(act) && act != ACT_SWIGLU_CUT && !gate->bias && !(up && up->bias);
@@ -432,25 +434,37 @@ static void c_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, 
         mat a = pass_mat(p, x.rows, 1, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
         if (pass_failed(p))
-            return;
+            return false;
         c_matmuls(p, (mat[]){a, b}, &x, (const weight *[]){gate, up}, up ? 2 : 1);
         cuda_act_mul(p, y, mat_columns(a, 0, y->cols), up ? b : mat_columns(a, y->cols, y->cols),
                      act);
-        return;
+        return false;
     }
     if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
-        return;
+        return false;
     dev_quant q = rows_copy(p, &x), copy = new_copy(p, y);
     if (cuda_skip(p, *y))
-        return;
+        return false;
     one_product a = {.p = cuda_pair_args(gate, up, y->cols, act), .floats = q.q ? NULL : x.at};
     a.p.y = cuda_mat(*y);
     a.p.x = q;
     a.p.q = copy;
-    a.p.late = p->router_beside;
+    a.p.late = late;
     launch_products(c, &a, 1);
-    c->unit_late = p->router_beside;
     cuda_done(p, "glu");
+    return late;
+}
+
+static void c_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act)
+{
+    gated_unit(p, y, x, gate, up, act, false);
+}
+
+static void c_glu_router(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act,
+                         routing *r, mat z, const expert_router *to)
+{
+    const bool late = gated_unit(p, y, x, gate, up, act, true);
+    cuda_router_beside(p, r, z, to, late);
 }
 
 const device_ops cuda_ops = {
@@ -462,6 +476,7 @@ const device_ops cuda_ops = {
     .matmul_gate = c_matmul_gate,
     .ple = c_ple,
     .glu = c_glu,
+    .glu_router = c_glu_router,
     .act_mul = cuda_act_mul,
     .rope = cuda_rope,
     .kv_store = cuda_kv_store,

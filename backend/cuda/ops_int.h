@@ -161,7 +161,7 @@ void cuda_rope(pass *p, mat x, const rope *f);
 
 bool cuda_heads_fit(mat y, mat x); /* does heads_kernel know them? */
 void cuda_norm_heads(pass *p, mat y, mat x, const float *w, float eps);
-void cuda_qkv(pass *p, mat q, mat v, const qkv *a, const kv_view *kv);
+void cuda_qkv(pass *p, mat *q, mat v, const qkv *a, const kv_view *kv);
 
 /* ---- attend_ops.c ---- */
 
@@ -187,6 +187,8 @@ void cuda_near(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *ru
 
 void cuda_route(pass *p, routing r, mat logits, const route_rule *rule);
 void cuda_router(pass *p, routing *r, mat x, const weight *w, const route_rule *rule);
+/* beside: the kernel before is a gated unit that lets the next one begin late. */
+void cuda_router_beside(pass *p, routing *r, mat x, const expert_router *to, bool beside);
 void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
                   act_kind act);
 void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down);

@@ -103,6 +103,34 @@ static void check_norms(rig *g, int32_t rows, int32_t heads, int32_t n)
     pair_free(g, &w);
 }
 
+/* Products of either half of normed rows: the copy that the norm makes is of all rows. */
+static void check_parts_of_copies(rig *g, int32_t rows, int32_t n)
+{
+    static chain c;
+    pair norm, w;
+    both b;
+    mat x[2], z[2];
+    if (!my_turn(g, "parts of copies") || !pair_make(g, &norm, NUM_F32, n, 1, 1, 1.0, false) ||
+        !pair_make(g, &w, NUM_Q8_0, n, 48, 1, 0.05, false))
+        return;
+    float *v = draw(g, (size_t)rows * (size_t)n, 3.0);
+    chain_init(&c, rows, 0, 0);
+    both_begin(g, &b, &c.st);
+    both_mat(g, &b, x, v, rows, 1, n);
+    for (int half = 0; half < 2; half++) {
+        for (int side = 0; side < 2; side++) {
+            pass *p = side ? &b.gpu : &b.ref;
+            mat h = op_rms_norm(p, x[side], &norm.w[side], 1e-6f);
+            z[side] = op_matmul(p, mat_rows(h, half * rows / 2, rows / 2), &w.w[side]);
+        }
+        verdict(g, "parts of copies", text("half %d of %d rows of %d", half, rows, n),
+                both_error(g, &b, z[0], z[1]), product_bound(NUM_Q8_0, rows));
+    }
+    mem_free(v);
+    pair_free(g, &norm);
+    pair_free(g, &w);
+}
+
 static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
 {
     static chain c;
@@ -620,6 +648,8 @@ void check_ops(rig *g)
     check_branches(g, 5, 96);
     check_branches(g, 40, 512);
     check_branches(g, 2, 4224); /* wider than one kernel takes */
+    check_parts_of_copies(g, 2, 1024);
+    check_parts_of_copies(g, 16, 1024);
     check_small(g, 1, 4, 64);
     check_small(g, 5, 2, 256);
     check_small(g, 33, 1, 512);
