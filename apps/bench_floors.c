@@ -12,12 +12,14 @@
  * to a volatile sink, or a compiler would drop the loop.
  */
 #include "apps/bench_int.h"
+#include "apps/term.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/pool.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -310,7 +312,9 @@ status bench_measure_ceilings(int32_t n_threads, bench_ceilings *c, err *e)
     if (pipe2(fd, O_CLOEXEC))
         return err_errno(e, "open", "a pipe");
     pid_t pid = fork();
-    if (!pid) {
+    if (!pid) { /* ends at once: the parent's handlers only note a signal */
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
         measure_loops(n_threads, &result.c, &result.e);
         _exit(write(fd[1], &result, sizeof result) == sizeof result ? 0 : 1);
     }
@@ -321,7 +325,8 @@ status bench_measure_ceilings(int32_t n_threads, bench_ceilings *c, err *e)
     }
     /* One write of less than a pipe holds arrives whole. */
     while ((n = read(fd[0], &result, sizeof result)) < 0 && errno == EINTR)
-        ;
+        if (term_interrupts()) /* the signal was not the child's, too */
+            kill(pid, SIGTERM);
     close(fd[0]);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
