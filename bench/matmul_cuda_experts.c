@@ -52,15 +52,14 @@ static bool by_new(const rig *g)
     if (!g->units)
         return cu_expert_tall(g->c->stream, (dev_mat){g->y, pairs, g->w.n_out, g->w.n_out}, x, g->w,
                               g->l, 1);
-    const product_args p = {.y = {g->y, pairs, g->n_ff, g->n_ff},
+    const expert_units u = {.y = {g->y, pairs, g->n_ff, g->n_ff},
                             .x = x,
                             .w = g->w,
                             .up = g->halves ? g->w : g->up,
                             .up_row = g->halves ? g->n_ff : 0,
-                            .n_out = g->n_ff,
-                            .glu = true,
-                            .q = {.bf = g->copy}};
-    return cu_expert_units(g->c->stream, p, (unit_rule){.step = g->w.n_out}, g->l, K);
+                            .unit = {.step = g->w.n_out},
+                            .copy = g->copy};
+    return cu_expert_units(g->c->stream, u, g->l, K);
 }
 
 static void by_old(const rig *g)

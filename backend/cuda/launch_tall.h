@@ -14,8 +14,18 @@ extern "C" {
 
 /* As cu_expert_mma, which asks first. */
 bool cu_expert_tall(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k);
-/* Gated units of pairs, p.y [pairs, p.n_out], and their copy as bf16, p.q. */
-bool cu_expert_units(cudaStream_t s, product_args p, unit_rule unit, expert_lists l, int32_t k);
+/* Gated units of pairs: y [pairs, n_ff], and the same as bf16. up_row: the first row of up, a
+ * multiple of 16, where w has both. */
+typedef struct expert_units {
+    dev_mat y;
+    dev_quant x;
+    packed w, up;
+    int32_t up_row;
+    bool silu; /* instead of gelu */
+    unit_rule unit;
+    uint16_t *copy;
+} expert_units;
+bool cu_expert_units(cudaStream_t s, expert_units u, expert_lists l, int32_t k);
 int cu_tall_experts_init(void);
 
 #ifdef __cplusplus

@@ -24,7 +24,9 @@ enum {
     THREADS = 32 * (WARPS + 4), /* three copy: a warpgroup gives its registers to the others */
     MOST_ROWS = 128,      /* of a tile */
     OUTPUTS = 16 * WARPS, /* of a block; gated units: half of them */
-    STAGE = tall_x<MOST_ROWS>::stage
+    STAGE = tall_x<MOST_ROWS>::stage,
+    LESS = 56, /* registers of a warp that copies, and of one that multiplies */
+    MORE = 152
 };
 /* Rows of products. */
 #define EACH_WIDTH(DO) DO(32) DO(64) DO(80) DO(128)
@@ -231,14 +233,14 @@ template <int K, bool GATED> __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     grid_wait(); /* the list is written */
     if (warp >= WARPS) {
-        registers_less<56>();
+        registers_less<LESS>();
         if (warp < WARPS + 2)
             fetch_pairs<EACH>(s, xs, bars, warp - WARPS);
         else if (warp == WARPS + 2)
             fetch_experts<K, GATED, EACH>(s, units, bars);
         return;
     }
-    registers_more<152>();
+    registers_more<MORE>();
     const int gid = lane_id() >> 2, half = warp & 1;
     const int mine = (GATED ? warp - half : warp) * staged<K>::bytes;
     const tall_rows of = {{mine, GATED ? mine + staged<K>::bytes : mine},
@@ -250,7 +252,7 @@ template <int K, bool GATED> __global__ void __launch_bounds__(THREADS, 1)
     int part, x_turn = 0;
     work.begin(s);
     while (work.take(&t, &part)) {
-        const int group = part * EACH + (warp / 4) * (EACH / 3);
+        const int group = part * EACH + (warp / 4) * (EACH / (WARPS / 4));
         if (group >= s.n_out) {
             pass_rows(s.a.w.n_unit, s.stages, bars, at, x_turn);
             continue;
@@ -321,19 +323,18 @@ extern "C" bool cu_expert_tall(cudaStream_t s, dev_mat y, dev_quant x, packed w,
     return launch_kind<false>(s, a);
 }
 
-extern "C" bool cu_expert_units(cudaStream_t s, product_args p, unit_rule unit, expert_lists l,
-                                int32_t k)
+extern "C" bool cu_expert_units(cudaStream_t s, expert_units u, expert_lists l, int32_t k)
 {
     tall_experts a = {};
-    if (p.n_out % 2) /* a lane copies two units */
+    if (u.y.cols % 2) /* a lane copies two units */
         return false;
-    a.a = rows_of(p.y, p.x, p.w, l, k);
-    a.up = p.up;
-    a.up_tile = p.up_row / 16;
-    a.n_out = p.n_out;
-    a.unit = unit;
-    a.silu = p.silu;
-    a.copy = p.q.bf;
+    a.a = rows_of(u.y, u.x, u.w, l, k);
+    a.up = u.up;
+    a.up_tile = u.up_row / 16;
+    a.n_out = u.y.cols;
+    a.unit = u.unit;
+    a.silu = u.silu;
+    a.copy = u.copy;
     return launch_kind<true>(s, a);
 }
 

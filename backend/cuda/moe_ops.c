@@ -196,16 +196,19 @@ static bool units_by_expert(pass *p, mat *y, dev_quant x, routing r, const weigh
 {
     if (p->dry || !cuda_gates(act) || !cuda_pairs(p, gate, up, y->cols))
         return false;
-    const unit_rule unit = unit_rule_of(p, gate, up, y->cols, act);
-    product_args a = cuda_pair_args(gate, up, y->cols, act);
     mat pairs = mat_head_rows(*y);
-    a.y = cuda_mat(pairs);
-    a.x = x;
-    a.q = cuda_new_copy(p, &pairs, true, true);
+    const expert_units u = {.y = cuda_mat(pairs),
+                            .x = x,
+                            .w = cuda_view(gate),
+                            .up = cuda_view(up ? up : gate),
+                            .up_row = up ? 0 : y->cols,
+                            .silu = act == ACT_SILU,
+                            .unit = unit_rule_of(p, gate, up, y->cols, act),
+                            .copy = cuda_new_copy(p, &pairs, true, true).bf};
     if (pass_failed(p))
         return true;
     cuda_select(p->dev);
-    if (!cu_expert_units(cuda_of(p)->stream, a, unit, l, r.k))
+    if (!cu_expert_units(cuda_of(p)->stream, u, l, r.k))
         return false;
     y->copies = pairs.copies;
     return true;

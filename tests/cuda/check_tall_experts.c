@@ -90,17 +90,16 @@ static void units(const tall_rig *r, const packed *w, const packed *up, const pa
                                 .up_bias = how == 2 ? bias + (up ? 0 : n_ff) : NULL,
                                 .step = n_out,
                                 .cut = how == 2};
-        product_args p = {.y = {r->y, r->pairs, n_ff, n_ff},
-                          .x = x,
-                          .w = *w,
-                          .up = up ? *up : *w,
-                          .up_row = up ? 0 : n_ff,
-                          .n_out = n_ff,
-                          .glu = true,
-                          .silu = how == 1,
-                          .q = {.bf = r->copy}};
+        const expert_units u = {.y = {r->y, r->pairs, n_ff, n_ff},
+                                .x = x,
+                                .w = *w,
+                                .up = up ? *up : *w,
+                                .up_row = up ? 0 : n_ff,
+                                .silu = how == 1,
+                                .unit = unit,
+                                .copy = r->copy};
         cudaMemsetAsync(r->y, 0, n * sizeof *r->y, s);
-        const bool done = cu_expert_units(s, p, unit, r->l, K);
+        const bool done = cu_expert_units(s, u, r->l, K);
         const dev_mat z = {r->want, r->pairs, n_ff, n_ff};
         dev_mat ga = {r->parts, r->pairs, n_out, n_out}, ua = ga;
         cu_expert_mma(s, ga, x, *bf, r->l, K);
