@@ -203,6 +203,29 @@ typedef struct near_rule {
     float c, k_factor, cap; /* cap > 0 */
 } near_rule;
 
+/* A sum over the ranks of a tensor split, y = (s0 + s1) + (s2 + s3) of the products of four
+ * segments. A rank has the products of one segment, or of some that follow each other, and sends
+ * their sum to the other ranks' inboxes: memory that their kernels read and its own write. Then it
+ * takes the other ranks' sums from its own inbox, as they arrive.
+ *
+ * What a rank sends says of which pass and sum it is, so nobody resets an inbox. It has two places
+ * for each sender, by turns: a rank sends the sum after the next one only when all others have
+ * taken this one, because they have sent the next one. All ranks of a pass begin together. */
+enum { RANKS_MAX = 4, RANK_SUM_ROWS = 64, RANK_SUMS_MAX = 1 << 10 };
+typedef struct rank_sum {
+    int32_t n_ranks, rank, n_parts;
+    mat part[RANKS_MAX];    /* of this rank's segments: 1, 2 or 4 */
+    void *inbox[RANKS_MAX]; /* of every rank, of rank_inbox_bytes */
+    int32_t cols;           /* that an inbox has room for */
+    uint32_t index;         /* of the sum in its pass */
+    bool sends, takes;      /* which half, or both */
+} rank_sum;
+/* A column takes 8 bytes. cols is even. */
+static inline size_t rank_inbox_bytes(int32_t n_ranks, int32_t cols)
+{
+    return (size_t)(n_ranks - 1) * 2 * RANK_SUM_ROWS * (size_t)cols * 8;
+}
+
 /* What is written is a mat, or the address of one that gets a copy (mat.copies) where
  * the device makes one. x of products gets the copy that they make of it. */
 typedef struct device_ops {
@@ -216,6 +239,11 @@ typedef struct device_ops {
     void (*matmul)(pass *p, mat y, mat *x, const weight *w);
     /* See op_matmuls. Optional. */
     void (*matmuls)(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n);
+    /* See op_matmul_segments. False: not these, and nothing was done; in a dry pass as in the real
+     * one. Optional. */
+    bool (*matmul_segments)(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n);
+    /* See rank_sum. y: [rows, cols]. Optional: a device with open_inbox has it. */
+    void (*sum_ranks)(pass *p, mat y, const rank_sum *s);
     /* See op_matmul_gate; of one row. g: x W'. Optional. */
     void (*matmul_gate)(pass *p, mat y, mat g, mat x, const weight *w, mat b, act_kind act);
     /* y = act(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
@@ -497,6 +525,10 @@ struct device {
     /* Do ops of d read memory of `other`, of its kind, where it is? The caller orders both. NULL:
      * no. */
     bool (*reaches)(device *d, const device *other);
+    /* For rank_sum: n_bytes that ops of other devices of this kind write. reached: they reach d's
+     * memory, so it is d's; else it is the host's. Zeroed; NULL: no memory. Optional. */
+    void *(*open_inbox)(device *d, size_t n_bytes, bool reached);
+    void (*close_inbox)(device *d, void *at, size_t n_bytes, bool reached);
     /* Ranks of a tensor split must compute the same bits: d takes over what `first`, of its kind,
      * has found out about itself. E_UNSUPPORTED: it cannot compute as that one does. NULL: it does.
      */
@@ -588,6 +620,10 @@ mat op_matmul(pass *p, mat x, const weight *w);
 /* y[i] = op_matmul(x, w[i]), n of them. */
 enum { MATMULS_MAX = 4 };
 void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n);
+/* y[i] = x_i W[i]', where x_0 are the first columns of x, x_1 the next ones, and so on; n of them.
+ * False: this device does not do it in fewer launches than op_matmul of each, and nothing was done.
+ */
+bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n);
 /* act(x W') * b */
 mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act);
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act);

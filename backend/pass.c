@@ -8,13 +8,16 @@
 #include "backend/ops.h"
 #include "backend/pass.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum { SCRATCH_ALIGN = 64 };
 
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes)
 {
-    *p = (pass){.dev = dev,
+    static _Atomic uint32_t number;
+    *p = (pass){.number = ++number,
+                .dev = dev,
                 .st = st,
                 .rows = &st->all,
                 .dry = scratch == NULL,
@@ -128,6 +131,12 @@ static void lead_ranks(pass *p)
 {
     for (int32_t i = 1; i < p->n_sides; i++)
         p->side[i].dev->follow(p->side[i].dev, p->side[PASS_MAIN].dev);
+}
+
+void pass_line_up_ranks(pass *p)
+{
+    follow_ranks(p);
+    lead_ranks(p);
 }
 
 bool pass_first_ranks(pass *p, const void *model, const void *kv, mat *y)

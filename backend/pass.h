@@ -131,6 +131,9 @@ typedef struct pass {
      */
     struct ranks *ranks;
     int32_t rank, n_ranks; /* n_ranks 0: the model is not split so */
+    uint32_t n_sums; /* of ranks, so far */
+    bool recording;  /* its ops are being recorded, and run later, all at once */
+    uint32_t number; /* of the pass: that of no other pass within 2^32 of them */
     bool legs;
     int32_t n_legs;
     const void *model, *kv;
@@ -170,6 +173,8 @@ mat pass_last_leg(pass *p, mat y);
  * was replayed, and *y is its result. */
 bool pass_first_ranks(pass *p, const void *model, const void *kv, mat *y);
 mat pass_last_ranks(pass *p, mat y);
+/* All ranks begin when all have ended what they were given so far. pass_first_ranks does it too. */
+void pass_line_up_ranks(pass *p);
 /* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);
 /* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. early: as in

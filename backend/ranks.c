@@ -8,6 +8,8 @@
 #include "base/mem.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
 
 /* What a rank gives to the others at a meeting, and where it wants theirs; NULL: nothing. waits:
  * there are no copies. What each rank is given later comes after what all were given so far. */
@@ -38,6 +40,12 @@ struct ranks {
     void *arg;
     pass *of;    /* [n] */
     bool direct; /* each rank's ops read the others' memory */
+    /* Of rank_sum. cols 0: there are no inboxes. */
+    void *inbox[RANKS_MAX];
+    device *dev[RANKS_MAX]; /* whose inboxes they are */
+    int32_t cols;
+    bool apart;   /* each rank has a GPU of its own, and no other model's ranks wait on them */
+    bool reached; /* inboxes are memory of the devices */
     /* Of a round: who has met, and with what. Touched by the rank that has its turn. */
     bool met[RANKS_MAX];
     rank_post *post[RANKS_MAX];
@@ -90,14 +98,12 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static bool read_each_other(const ranks *r)
+static bool read_each_other(device *const *dev, int32_t n)
 {
     bool all = true;
-    for (int32_t i = 0; i < r->n && all; i++)
-        for (int32_t k = 0; k < r->n && all; k++) {
-            device *d = r->of[i].dev;
-            all = i == k || (d->follow && d->reaches && d->reaches(d, r->of[k].dev));
-        }
+    for (int32_t i = 0; i < n && all; i++)
+        for (int32_t k = 0; k < n && all; k++)
+            all = i == k || (dev[i]->follow && dev[i]->reaches && dev[i]->reaches(dev[i], dev[k]));
     return all;
 }
 
@@ -111,8 +117,9 @@ void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg)
     for (int32_t i = 0; i < r->n; i++) {
         r->running[i] = true;
         r->met[i] = false;
+        r->dev[i] = of[i].dev;
     }
-    r->direct = read_each_other(r);
+    r->direct = read_each_other(r->dev, r->n);
     pthread_mutex_unlock(&r->lock);
     run_turn(r, 0);
     wait_turn(r, 0); /* the others have returned */
@@ -245,27 +252,33 @@ static mat product(pass *p, const cut_product *c, int32_t segment)
     return c->r ? op_moe_down(p, x, *c->r, w) : op_matmul(p, x, w);
 }
 
-/* The products of segments i and, if the rank has it, i + 1, added. */
-static mat pair(pass *p, const cut_product *c, int32_t i)
+/* Of the rank's segments, each alone. */
+static void products(pass *p, const cut_product *c, mat *part)
 {
-    mat y = product(p, c, i);
-    if (i + 1 >= c->w->n_segments)
-        return y;
-    size_t mark = pass_mark(p);
-    op_add(p, y, product(p, c, i + 1));
-    pass_release(p, mark);
-    return y;
+    const weight *w = c->w;
+    if (!c->r && w->n_tiles <= 1 && op_matmul_segments(p, part, c->x, w->segment, w->n_segments))
+        return;
+    for (int32_t i = 0; i < w->n_segments; i++)
+        part[i] = product(p, c, i);
 }
 
-/* The sum of this rank's segments: up to two of them, or all four. */
-static mat own_sum(pass *p, const cut_product *c)
+/* y = a + b */
+static void add(pass *p, mat y, mat a, mat b)
 {
-    mat y = pair(p, c, 0);
-    if (c->w->n_segments <= 2)
-        return y;
-    size_t mark = pass_mark(p);
-    op_add(p, y, pair(p, c, 2));
-    pass_release(p, mark);
+    if (!pass_failed(p))
+        p->dev->op->add(p, y, a, b);
+}
+
+/* The sum of a rank's parts: of one itself; else y, or y and part[2], get it. */
+static mat sum_of_parts(pass *p, mat y, const mat *part, int32_t n)
+{
+    if (n == 1)
+        return part[0];
+    add(p, y, part[0], part[1]);
+    if (n == 4) {
+        add(p, part[2], part[2], part[3]);
+        add(p, y, y, part[2]);
+    }
     return y;
 }
 
@@ -273,7 +286,6 @@ static mat own_sum(pass *p, const cut_product *c)
  * s1 already. room: of one sum. */
 static void add_sums(pass *p, mat y, mat room, const mat *of)
 {
-    void (*add)(pass *, mat, mat, mat) = p->dev->op->add;
     if (p->n_ranks == 4)
         add(p, y, of[0], of[1]);
     if (p->n_ranks > 2)
@@ -281,19 +293,19 @@ static void add_sums(pass *p, mat y, mat room, const mat *of)
     add(p, y, p->n_ranks == 4 ? y : of[0], p->n_ranks == 2 ? of[1] : room);
 }
 
+static size_t sum_bytes(mat y)
+{
+    return (size_t)y.rows * (size_t)y.stride * sizeof *y.at;
+}
+
 /* Ranks that read each other's memory add up what lies there, and go on when all have done so.
  * Others copy it first. */
-static mat sum_over_ranks(pass *p, const cut_product *c)
+static void sum_where_it_is(pass *p, mat y, const mat *part, int32_t n_parts)
 {
-    if (p->n_ranks < 2)
-        return own_sum(p, c);
     const bool direct = p->ranks && p->ranks->direct;
-    mat y = pass_mat(p, c->x.rows, 1, c->w->segment->n_out);
-    size_t mark = pass_mark(p);
-    mat own = own_sum(p, c), room = pass_mat(p, y.rows, 1, y.cols), of[RANKS_MAX] = {{0}};
-    rank_post post = {.mine = own.at,
-                      .n_bytes = (size_t)y.rows * (size_t)y.stride * sizeof *y.at,
-                      .waits = direct};
+    mat own = sum_of_parts(p, pass_mat(p, y.rows, 1, y.cols), part, n_parts);
+    mat room = pass_mat(p, y.rows, 1, y.cols), of[RANKS_MAX] = {{0}};
+    rank_post post = {.mine = own.at, .n_bytes = sum_bytes(y), .waits = direct};
     for (int32_t i = 0; i < p->n_ranks; i++) {
         of[i] = i == p->rank ? own : pass_mat(p, y.rows, 1, y.cols);
         post.to[i] = i == p->rank ? NULL : of[i].at;
@@ -301,11 +313,59 @@ static mat sum_over_ranks(pass *p, const cut_product *c)
     meet(p, &post, p->n_ranks - 1);
     for (int32_t i = 0; i < p->n_ranks && direct; i++)
         of[i].at = (float *)post.of[i];
-    if (!pass_failed(p))
-        add_sums(p, y, room, of);
+    add_sums(p, y, room, of);
     if (direct)
         meet(p, &(rank_post){.waits = true}, 0);
-    pass_release(p, mark);
+}
+
+static bool has_room(const pass *p, mat y)
+{
+    const ranks *r = p->ranks;
+    return r && r->cols && y.rows <= RANK_SUM_ROWS && y.cols <= r->cols && y.cols % 2 == 0 &&
+           p->n_sums < RANK_SUMS_MAX;
+}
+
+/* In a recording ranks on GPUs of their own send when they take: one kernel sends, waits for the
+ * others' and adds. Without one, all sends are launched before the first take, because a launch may
+ * wait for the kernels before it (the runtime loads a kernel at its first launch), and then the
+ * others' would never come. Where ranks share a GPU, a kernel that waits may keep the one that it
+ * waits for from running: there all have sent before anybody takes. */
+static void sum_by_inboxes(pass *p, mat y, const mat *part, int32_t n_parts)
+{
+    const ranks *r = p->ranks;
+    rank_sum s = {.n_ranks = p->n_ranks,
+                  .rank = p->rank,
+                  .n_parts = n_parts,
+                  .cols = r->cols,
+                  .index = p->n_sums++,
+                  .sends = true,
+                  .takes = r->apart && p->recording};
+    memcpy(s.part, part, (size_t)n_parts * sizeof *part);
+    memcpy(s.inbox, r->inbox, sizeof s.inbox);
+    if (!pass_failed(p))
+        p->dev->op->sum_ranks(p, y, &s);
+    meet(p, &(rank_post){.n_bytes = sum_bytes(y), .waits = !r->apart}, p->n_ranks - 1);
+    if (s.takes || pass_failed(p))
+        return;
+    s.sends = false;
+    s.takes = true;
+    p->dev->op->sum_ranks(p, y, &s);
+}
+
+static mat sum_over_ranks(pass *p, const cut_product *c)
+{
+    const int32_t n = c->w->n_segments;
+    mat y = pass_mat(p, c->x.rows, 1, c->w->segment->n_out), part[RANKS_MAX] = {{0}};
+    const size_t mark = pass_mark(p);
+    products(p, c, part);
+    if (p->n_ranks < 2)
+        y = sum_of_parts(p, y, part, n);
+    else if (has_room(p, y))
+        sum_by_inboxes(p, y, part, n);
+    else
+        sum_where_it_is(p, y, part, n);
+    if (p->n_ranks > 1 || n > 1) /* else y is part[0] */
+        pass_release(p, mark);
     return y;
 }
 
@@ -347,6 +407,23 @@ mat ranks_moe_down(pass *p, mat x, routing r, const weight *down)
 
 /* ---- Opening -------------------------------------------------------------------------------- */
 
+/* Some ranks are apart. Their kernels wait on the GPU, and those behind them hold room there. Two
+ * models that do so on the same GPUs could wait for each other's room for ever. */
+static atomic_flag some_apart = ATOMIC_FLAG_INIT;
+
+static void close_inboxes(ranks *r)
+{
+    if (r->apart)
+        atomic_flag_clear(&some_apart);
+    r->apart = false;
+    for (int32_t i = 0; i < r->n; i++)
+        if (r->inbox[i])
+            r->dev[i]->close_inbox(r->dev[i], r->inbox[i], rank_inbox_bytes(r->n, r->cols),
+                                   r->reached);
+    memset(r->inbox, 0, sizeof r->inbox);
+    r->cols = 0;
+}
+
 status ranks_open(ranks **out, int32_t n, err *e)
 {
     ranks *r = mem_calloc(1, sizeof *r);
@@ -372,10 +449,38 @@ status ranks_open(ranks **out, int32_t n, err *e)
     return OK;
 }
 
+static bool have_own_gpus(device *const *dev, int32_t n)
+{
+    bool own = true;
+    for (int32_t i = 1; i < n; i++)
+        for (int32_t k = 0; k < i; k++)
+            own = own && dev[i]->number != dev[k]->number;
+    return own;
+}
+
+status ranks_open_inboxes(ranks *r, device *const *dev, int32_t cols, err *e)
+{
+    const size_t n_bytes = rank_inbox_bytes(r->n, cols);
+    if (r->n < 2 || !dev[0]->open_inbox)
+        return OK;
+    r->reached = read_each_other(dev, r->n);
+    r->apart = have_own_gpus(dev, r->n) && !atomic_flag_test_and_set(&some_apart);
+    for (int32_t i = 0; i < r->n; i++) {
+        r->dev[i] = dev[i];
+        if (!(r->inbox[i] = dev[i]->open_inbox(dev[i], n_bytes, r->reached))) {
+            close_inboxes(r);
+            return err_memory(e, "sums of the ranks of a model", n_bytes);
+        }
+        r->cols = cols; /* of those that are open */
+    }
+    return OK;
+}
+
 void ranks_close(ranks *r)
 {
     if (!r)
         return;
+    close_inboxes(r);
     pthread_mutex_lock(&r->lock);
     r->closing = true;
     for (int32_t i = 0; i < r->n; i++)

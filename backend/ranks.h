@@ -16,13 +16,15 @@
 
 #include "backend/ops.h"
 
-enum { RANKS_MAX = 4 };
-
 typedef struct ranks ranks;
 typedef void ranks_fn(void *arg, int32_t rank);
 
 /* n: 1 to RANKS_MAX. E_MEMORY; E_LIMIT: the system has no thread left for a rank. */
 status ranks_open(ranks **r, int32_t n, err *e);
+/* Sums of few rows go through inboxes (rank_sum) from here on, where the devices have them: dev [n]
+ * stay open until ranks_close. cols: outputs of the widest product whose inputs are cut. E_MEMORY:
+ * no inbox was opened. */
+status ranks_open_inboxes(ranks *r, device *const *dev, int32_t cols, err *e);
 void ranks_close(ranks *r); /* NULL is allowed */
 /* fn of every rank, in turns. of: [n] their passes. One call at a time; any thread. */
 void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg);

@@ -488,6 +488,12 @@ status model_copy_table(model *m, const void *const *table, const void **at, int
     return OK; /* there is no such table: *at stays NULL */
 }
 
+/* Sums over ranks are of hidden rows. */
+static int32_t inbox_cols(const model *m)
+{
+    return m->n_embd + m->n_embd % 2;
+}
+
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e)
 {
     m->dev[PASS_MAIN] = dev;
@@ -501,7 +507,8 @@ status model_load(model *m, device *dev, carat_progress_fn progress, void *user,
         *t->at = to;
         t->moved = true;
     }
-    return model_load_weights(m, progress, user, e);
+    status st = m->n_ranks ? ranks_open_inboxes(m->ranks, m->dev, inbox_cols(m), e) : OK;
+    return st ? st : model_load_weights(m, progress, user, e);
 }
 
 status model_load_weights(model *m, carat_progress_fn progress, void *user, err *e)
@@ -604,6 +611,9 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
         return failed;
     for (int32_t i = 0; i < m->n_tables; i++)
         c->side[m->tables[i].side].table_bytes += m->tables[i].n_bytes;
+    for (int32_t r = 0; r < m->n_ranks && m->n_ranks > 1; r++)
+        if (device_of(m, dev, r)->open_inbox)
+            c->side[r].table_bytes += rank_inbox_bytes(m->n_ranks, inbox_cols(m));
     for (int32_t i = 0; i < m->n_weights; i++) {
         const weight *w = m->weights[i];
         const device *d = device_of(m, dev, w->side);
@@ -738,6 +748,8 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv)
     if (m->n_ranks) {
         if (recorded && !p->st->sparse && pass_first_ranks(p, m, kv, &y))
             return pass_failed(p) ? (mat){0} : y;
+        if (!p->dry && !p->legs && p->dev->follow)
+            pass_line_up_ranks(p);
         return pass_last_ranks(p, model_forward_ranks(p, m, kv));
     }
     if (!recorded) {

@@ -191,7 +191,7 @@ static size_t step_need(const step *st)
     size_t rows = (size_t)st->all.n + (size_t)st->out.n;
     size_t recur = (size_t)st->n_recur * sizeof(dev_recur_base) + sizeof(dev_recur_seq);
     return (size_t)st->n_seqs * ((size_t)st->n_kv * sizeof(dev_kv_base) + recur) +
-           rows * (MASKS + LISTS) + (size_t)(st->out.n + st->all.n) * 4 + 64;
+           rows * (MASKS + LISTS) + (size_t)(st->out.n + st->all.n) * 4 + 4 * sizeof(uint32_t) + 64;
 }
 
 /* As many passes may be under way as devices share the layers, and one more. */
@@ -353,12 +353,13 @@ static void cuda_begin(device *d, pass *p)
     if (!cuda_await_event(c, p, c->step_done[turn], "waiting for the device"))
         return;
     packer k = {c->step_host[turn], c->step_at, 0};
-    dev_kv_base *kv = (dev_kv_base *)k.host;
+    c->pass_number = put_bytes(&k, (const uint32_t[4]){p->number}, 4 * sizeof p->number);
+    dev_kv_base *kv = (dev_kv_base *)(k.host + k.at);
     size_t n_kv = (size_t)st->n_seqs * (size_t)st->n_kv;
     for (size_t i = 0; i < n_kv; i++)
         kv[i] = (dev_kv_base){st->kv[i].k, st->kv[i].v, (const dev_kv_page *)st->kv[i].page};
-    c->kv = (const dev_kv_base *)k.dev;
-    k.at = n_kv * sizeof *kv;
+    c->kv = (const dev_kv_base *)(k.dev + k.at);
+    k.at += n_kv * sizeof *kv;
     put_recur_bases(&k, st, &c->recur);
     bool tree = st->all.seen != NULL;
     put_masks(&k, &st->all, tree, &c->rows_all);
@@ -612,6 +613,8 @@ cuda_device *cuda_new_device(void)
         .send = cuda_send,
         .follow = cuda_follow,
         .reaches = cuda_reaches,
+        .open_inbox = cuda_open_inbox,
+        .close_inbox = cuda_close_inbox,
         .agree = cuda_agree,
         .move = cuda_move,
         .moved = cuda_moved,

@@ -149,6 +149,7 @@ typedef struct cuda_device {
     bool no_peers;    /* CARAT_PEERS=off: they go through the host, as between consumer boards */
     chunk_turns chunks;
     step_rows rows_all, rows_out; /* as uploaded for the pass under way */
+    const uint32_t *pass_number; /* pass.number */
     const dev_kv_base *kv;
     dev_recur recur;
     const int32_t *out_row;
@@ -319,6 +320,8 @@ void cuda_pins_wait(cuda_pins *k, const char *at); /* until the block with this 
 
 /* peers.c */
 bool cuda_reaches(device *d, const device *other);
+void *cuda_open_inbox(device *d, size_t n_bytes, bool reached);
+void cuda_close_inbox(device *d, void *at, size_t n_bytes, bool reached);
 void cuda_follow(device *d, device *before);
 void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early);
 void cuda_take_turn(cuda_device *c, pass *p); /* of the side that p was given last; in `begin` */

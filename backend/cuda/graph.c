@@ -145,6 +145,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         if (!cuda_ok(c, p, r, "recording a pass"))
             return true;
         c->recording = s;
+        p->recording = true;
         if (split)
             cuda_split_begin(c);
         return false;

@@ -8,6 +8,8 @@
 extern "C" {
 #endif
 
+enum { UNIT_COLUMNS = UNIT * GROUP };
+
 /* pack.cu */
 /* factor: [w.n_mat] in the host's memory, of formats that become PACK_G8; or NULL. */
 void cu_pack(cudaStream_t s, packed w, int type, const void *file_bytes, size_t row_bytes,
@@ -24,6 +26,8 @@ typedef struct product_args {
     dev_quant x;
     packed w, up;          /* up only with glu: y = gelu(w x) * (up x), or silu */
     int32_t up_row, n_out; /* the first row of up; outputs */
+    int32_t x_unit; /* the columns of x begin here (UNIT_COLUMNS), where x has more than w's inputs:
+                       of cu_products and cu_product_rows, without a gated unit */
     bool glu;
     bool silu;   /* instead of gelu */
     bool late;   /* the next kernel may begin only when all kernels before this one have ended */

@@ -23,6 +23,18 @@ void cu_embed_mix(cudaStream_t s, dev_mat y, const void *table, int type, size_t
 /* y[r, i] = act(a[r, i / share]) * b[r, i]; act: an act_kind */
 void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int act, int share, dev_quant q);
 void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b);
+/* rank_sum.cu: rank_sum of ops.h. part, y: even columns, rows that begin at multiples of 8 bytes.
+ * y is not written unless takes. */
+enum { SUM_RANKS = 4, SUM_ROWS = 64, SUMS_OF_PASS = 1 << 10 };
+typedef struct rank_sum_args {
+    dev_mat y, part[SUM_RANKS];
+    void *inbox[SUM_RANKS];
+    int32_t n_parts, n_ranks, rank, cols;
+    uint32_t index;
+    const uint32_t *pass; /* on the device */
+    bool sends, takes;
+} rank_sum_args;
+void cu_rank_sum(cudaStream_t s, rank_sum_args a);
 void cu_bias(cudaStream_t s, dev_mat y, const float *bias); /* y[r, i] += bias[i] */
 void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w);
 void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *row);

@@ -27,6 +27,7 @@ struct one_job {
     float *y;
     const float *bias;        /* or NULL */
     int32_t n_out, lg, first; /* outputs; log2 of the warps per tile; first item */
+    int32_t x_group;          /* of x, for the first group of w */
 };
 /* The items of one weight format, and the blocks that compute them. ticket NULL: a block for each
  * item. */
@@ -37,6 +38,7 @@ struct one_share {
 struct one_args {
     one_job job[ONE_JOBS];
     int32_t n_jobs, n_group, n_unit, kind;
+    int32_t x_groups, x_units; /* of x: where jobs have parts of it, more than of w */
     one_share share[2];
     const int8_t *q; /* the row as codes and scales, or NULL: then floats */
     const void *s;
@@ -49,7 +51,7 @@ struct one_args {
 
 template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
 {
-    int n = a.n_group, whole = a.n_unit * UNIT;
+    int n = a.x_groups, whole = a.x_units * UNIT;
     if (a.q) {
         row_to_shared<K, 32 * WARPS>(mem, a.q, a.s, n, whole);
     } else { /* a short row without codes: every block makes its own */
@@ -146,7 +148,7 @@ DEV void run_share(const one_args &a, const one_share &s, int b, char *mem, one_
 {
     int warp = (int)threadIdx.x >> 5, item = s.first + b;
     lane_units<K> t;
-    t.b = mem + a.n_unit * UNIT * 40 + warp * slot<K>::bytes + lane_id() * 16;
+    t.b = mem + a.x_units * UNIT * 40 + warp * slot<K>::bytes + lane_id() * 16;
     spot at = spot_of(a, item);
     if (at.n)
         t.begin(a.job[at.job].w, a.job[at.job].lg, a.n_group, a.n_unit, at.tile, at.unit);
@@ -160,7 +162,9 @@ DEV void run_share(const one_args &a, const one_share &s, int b, char *mem, one_
     for (int turn = 0;; turn ^= 1) {
         draw_item(s, &shared->drawn[turn]);
         float sum;
-        tile_sums<K, 1, 1>(&sum, &t, at.n, x, at.unit, 1 << a.job[at.job].lg);
+        const one_job &j = a.job[at.job];
+        const shared_rows own = {x.q + 2 * j.x_group, x.s + j.x_group};
+        tile_sums<K, 1, 1>(&sum, &t, at.n, own, at.unit, 1 << j.lg);
         if (lane_id() < 16)
             shared->part[turn][warp][lane_id()] = sum;
         if (next < s.end)
@@ -207,7 +211,8 @@ template <int K> static void put_job(one_args *a, const product_args &p, bool up
 {
     const packed &w = up ? p.up : p.w;
     one_job *j = &a->job[a->n_jobs++];
-    *j = (one_job){planes_from<K>(w, up ? p.up_row : 0), p.y.at, p.bias, p.n_out, 0, 0};
+    *j = (one_job){
+        planes_from<K>(w, up ? p.up_row : 0), p.y.at, p.bias, p.n_out, 0, 0, p.x_unit * UNIT};
     while (1 << j->lg < product_warps(w, p.glu))
         j->lg++;
 }
@@ -257,7 +262,7 @@ static void start(cudaStream_t s, one_args *a, int n_first, launch_memory memory
         a->share[1].blocks = items1;
     }
     int blocks = a->share[0].blocks + a->share[1].blocks;
-    size_t bytes = (size_t)(a->n_unit * UNIT * 40 + WARPS * longest);
+    size_t bytes = (size_t)(a->x_units * UNIT * 40 + WARPS * longest);
     const one_args args = *a; /* the emulator's recordings keep values */
     LAUNCH((one_kernel<K, K2>), dim3((unsigned)blocks), dim3(32 * WARPS),
            spread_bytes(bytes, blocks), s, args);
@@ -272,6 +277,8 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
     const product_args &x = p[0]->p;
     a.n_group = x.w.n_group;
     a.n_unit = x.w.n_unit;
+    a.x_groups = x.x.cols > a.n_group * GROUP ? x.x.cols / GROUP : a.n_group;
+    a.x_units = (a.x_groups + UNIT - 1) / UNIT;
     a.kind = x.w.kind;
     a.q = x.x.q;
     a.s = x.x.s;

@@ -39,6 +39,7 @@ struct rows_job {
     dev_mat y;
     const float *bias; /* or NULL */
     int n_out, block;  /* outputs; the product's first block */
+    int x_unit;        /* of x, for the first unit of w */
 };
 
 struct rows_args {
@@ -95,7 +96,7 @@ struct x_stage {
 /* Copies a stage, a warp per unit of eight rows: between two barriers no warp has much more of it
  * than the others. Missing rows and groups become zeros. */
 template <int K, int NT>
-DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &stage)
+DEV void copy_x(uint8_t *codes, const rows_args &r, int x_unit, int first, const x_stage &stage)
 {
     using T = traits<K>;
     using S = staged<K>;
@@ -107,8 +108,10 @@ DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &st
     for (int j = (int)threadIdx.x >> 5; j < stage.n * r.abreast * NT; j += n_warps) {
         const int t = j % NT, i = j / NT, k = stage.k + i / r.abreast;
         const place_at place = {k / r.unit_rounds, k % r.unit_rounds};
-        const int unit = place.unit(r, first) + i % r.abreast, left = entries - unit * 64;
-        const size_t at = (size_t)((rows.first >> 3) + t) * (size_t)entries + (size_t)unit * 64;
+        const int unit = place.unit(r, first) + i % r.abreast;
+        const int left = r.p.w.n_group * 8 - unit * 64;
+        const size_t at =
+            (size_t)((rows.first >> 3) + t) * (size_t)entries + (size_t)(x_unit + unit) * 64;
         const int8_t *q = x.q + at * 32;
         const xscale *s = (const xscale *)x.s + at;
         uint8_t *to = codes + (t * r.x_units + stage.at + i) * X_CODES;
@@ -381,7 +384,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     if (a.late)
         grid_trigger();
     x_stage x_now = {0, r.x_first, 0};
-    copy_x<K, NT>(xs, r, first, x_now);
+    copy_x<K, NT>(xs, r, job.x_unit, first, x_now);
     copy_commit();
     copy_commit(); /* commits alternate from here on: a stage of activations, then a unit of weights
                     */
@@ -396,7 +399,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
             x_now.n = min(r.x_steps, n_step - x_now.k);
             x_now.at = r.x_whole ? x_now.k * r.abreast : 0;
             if (x_now.n > 0)
-                copy_x<K, NT>(r.x_whole ? xs : x_other, r, first, x_now);
+                copy_x<K, NT>(r.x_whole ? xs : x_other, r, job.x_unit, first, x_now);
         } else {
             __syncwarp(); /* a warp waits for its own weights alone */
         }
@@ -635,7 +638,7 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n,
             if (done[j] || p.w.kind != r.p.w.kind || product_warps(p.w, p.glu) != r.shares)
                 continue;
             done[j] = true;
-            r.job[r.n_jobs++] = (rows_job){p.w, p.y, p.bias, p.n_out, 0};
+            r.job[r.n_jobs++] = (rows_job){p.w, p.y, p.bias, p.n_out, 0, p.x_unit};
         }
         if (r.n_jobs)
             launch[n_launches++] = r;

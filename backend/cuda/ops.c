@@ -132,6 +132,28 @@ static void c_add(pass *p, mat y, mat a, mat b)
     CUDA_OP(p, "add", y, cu_add(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b)));
 }
 
+_Static_assert((int)SUM_RANKS == (int)RANKS_MAX && (int)SUM_ROWS == (int)RANK_SUM_ROWS &&
+                   (int)SUMS_OF_PASS == (int)RANK_SUMS_MAX,
+               "inboxes of the host's size");
+
+static void c_sum_ranks(pass *p, mat y, const rank_sum *s)
+{
+    cuda_device *c = cuda_of(p);
+    rank_sum_args a = {.y = cuda_mat(y),
+                       .n_parts = s->n_parts,
+                       .n_ranks = s->n_ranks,
+                       .rank = s->rank,
+                       .cols = s->cols,
+                       .index = s->index,
+                       .pass = c->pass_number,
+                       .sends = s->sends,
+                       .takes = s->takes};
+    for (int32_t i = 0; i < s->n_parts; i++)
+        a.part[i] = cuda_mat(s->part[i]);
+    memcpy(a.inbox, s->inbox, sizeof a.inbox);
+    CUDA_OP(p, "rank sum", y, cu_rank_sum(c->stream, a));
+}
+
 static void c_scale(pass *p, mat x, float k, const weight *w)
 {
     const float *v = cuda_vector(p, w);
@@ -325,12 +347,13 @@ static void launch_products(cuda_device *c, const one_product *job, int32_t n)
     c->router_runs = false;
 }
 
-/* In one launch. timed, times: of a single product, as in one_product. */
-static void multiply(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n, float *timed,
-                     const float *times)
+/* In one launch. timed, times: of a single product, as in one_product. segments: of columns of x
+ * that follow each other, whole units. */
+static void multiply(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n,
+                     bool segments, float *timed, const float *times)
 {
     one_product job[ONE_JOBS];
-    dev_quant q = rows_copy(p, x);
+    dev_quant q = segments ? cuda_copy(p, x, false, false) : rows_copy(p, x);
     for (int32_t i = 0; i < n && !p->dry; i++) {
         const float *bias = cuda_vector(p, w[i]->bias);
         job[i] =
@@ -339,6 +362,7 @@ static void multiply(pass *p, const mat *y, mat *x, const weight *const *w, int3
                           .timed = timed,
                           .times = times};
         job[i].p.x = q;
+        job[i].p.x_unit = segments ? i * (w[i]->n_in / UNIT_COLUMNS) : 0;
         job[i].p.y = cuda_mat(y[i]);
     }
     if (cuda_skip(p, y[0]))
@@ -388,10 +412,25 @@ static void c_matmuls(pass *p, const mat *y, mat *x, const weight *const *w, int
         together[n_together++] = w[i];
     }
     if (n_together)
-        multiply(p, to, x, together, n_together, NULL, NULL);
+        multiply(p, to, x, together, n_together, false, NULL, NULL);
     for (int32_t i = 0; i < n; i++)
         if (!as_answers(p, y[i].rows, w[i]))
             multiply_alone(p, y[i], x, w[i]);
+}
+
+static bool c_matmul_segments(pass *p, const mat *y, mat *x, const weight *const *w,
+                              int32_t n)
+{
+    bool can = x->stride == x->cols;
+    for (int32_t i = 0; i < n && can; i++)
+        can = as_answers(p, x->rows, w[i]) && w[i]->n_in == w[0]->n_in &&
+              w[i]->n_in % UNIT_COLUMNS == 0;
+    for (int32_t i = 0; i < n && can; i++)
+        if (!cuda_loaded(p, w[i]))
+            return true;
+    if (can)
+        multiply(p, y, x, w, n, true, NULL, NULL);
+    return can;
 }
 
 void cuda_matmul(pass *p, mat y, mat *x, const weight *w)
@@ -405,7 +444,7 @@ static void c_matmul_gate(pass *p, mat y, mat g, mat x, const weight *w, mat b, 
         cuda_matmul(p, g, &x, w);
         cuda_act_mul(p, &y, g, b, act);
     } else if (cuda_loaded(p, w)) {
-        multiply(p, &g, &x, &w, 1, y.at, b.at);
+        multiply(p, &g, &x, &w, 1, false, y.at, b.at);
     }
 }
 
@@ -485,6 +524,8 @@ const device_ops cuda_ops = {
     .attend_gate = cuda_attend_gate,
     .watch_pages = cuda_watch_pages,
     .add = c_add,
+    .sum_ranks = c_sum_ranks,
+    .matmul_segments = c_matmul_segments,
     .scale = c_scale,
     .residual = c_residual,
     .copy_room = c_copy_room,

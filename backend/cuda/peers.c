@@ -15,6 +15,8 @@
  */
 #include "backend/cuda/cuda_int.h"
 
+#include <string.h>
+
 /* Before the first copy to another GPU. That they cannot reach each other is no failure. c's GPU is
  * selected. */
 static void meet(cuda_device *c, const cuda_device *other)
@@ -96,4 +98,28 @@ void cuda_send(device *d, device *other, void *to, const void *at, size_t n_byte
             "copying to another GPU");
     if (!leg)
         cuda_follow(other, d);
+}
+
+/* The host's memory has one address for all GPUs. */
+void *cuda_open_inbox(device *d, size_t n_bytes, bool reached)
+{
+    void *at = NULL;
+    if (reached)
+        return d->alloc(d, n_bytes);
+    cuda_select(d);
+    if (cudaMallocHost(&at, n_bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    memset(at, 0, n_bytes);
+    return at;
+}
+
+void cuda_close_inbox(device *d, void *at, size_t n_bytes, bool reached)
+{
+    const cuda_device *c = cuda_select(d);
+    if (reached)
+        d->release(d, at, n_bytes);
+    else if (!c->stalled) /* its GPU may still read it */
+        cudaFreeHost(at);
 }

@@ -69,49 +69,92 @@ static void follow_all(const link_end *end, int32_t n)
                 end[to].d->follow(end[to].d, end[from].d);
 }
 
-/* Each device has all sums of TOKEN bytes, one after the other, that of device 0 first, and then
- * what they add up to. */
-static dev_mat sum_of(const link_end *end, int32_t i)
+/* n ranks, whose sums are in the first bytes of `at`, the number of the pass behind them. */
+typedef struct link_ranks {
+    const link_end *end;
+    int32_t n;
+    bool reached, apart;
+    void *inbox[RANKS];
+} link_ranks;
+
+enum { COLS = TOKEN / 4 };
+
+static status open_ranks(link_ranks *r, err *e)
 {
-    const int32_t cols = TOKEN / (int32_t)sizeof(float);
-    return (dev_mat){(float *)end->at + i * cols, 1, cols, cols};
+    r->reached = r->apart = true;
+    for (int32_t i = 0; i < r->n; i++)
+        for (int32_t k = 0; k < r->n; k++) {
+            device *a = r->end[i].d, *b = r->end[k].d;
+            r->reached = r->reached && (i == k || a->reaches(a, b));
+            r->apart = r->apart && (i == k || a->number != b->number);
+        }
+    for (int32_t i = 0; i < r->n; i++) {
+        device *d = r->end[i].d;
+        if (!(r->inbox[i] = d->open_inbox(d, rank_inbox_bytes(r->n, COLS), r->reached)))
+            return err_memory(e, "an inbox", rank_inbox_bytes(r->n, COLS));
+    }
+    return OK;
 }
 
-/* As ranks do it (backend/ranks.c): each adds up the sums of all, where they lie, or copies of
- * them. */
-static void reduce(const link_end *end, int32_t n)
+static void close_ranks(link_ranks *r)
 {
-    bool direct = true;
-    for (int32_t i = 0; i < n * n && direct; i++)
-        direct = i / n == i % n || end[i / n].d->reaches(end[i / n].d, end[i % n].d);
-    if (direct)
-        follow_all(end, n);
-    for (int32_t i = 0; i < n * n && !direct; i++)
-        if (i / n != i % n)
-            end[i % n].d->send(end[i % n].d, end[i / n].d, sum_of(&end[i / n], i % n).at,
-                               sum_of(&end[i % n], i % n).at, TOKEN, false);
-    for (int32_t to = 0; to < n; to++) {
-        cuda_device *c = cuda_select(end[to].d);
-        const dev_mat y = sum_of(&end[to], n);
-        for (int32_t i = 1; i < n; i++)
-            cu_add(c->stream, y, i == 1 ? sum_of(&end[direct ? 0 : to], 0) : y,
-                   sum_of(&end[direct ? i : to], i));
-        c->after_edge = false;
-    }
-    if (direct)
-        follow_all(end, n);
+    for (int32_t i = 0; i < r->n; i++)
+        if (r->inbox[i])
+            r->end[i].d->close_inbox(r->end[i].d, r->inbox[i], rank_inbox_bytes(r->n, COLS),
+                                     r->reached);
+}
+
+static void launch_sum(const link_ranks *r, int32_t rank, uint32_t index, bool sends, bool takes)
+{
+    float *at = r->end[rank].at;
+    cuda_device *c = cuda_select(r->end[rank].d);
+    rank_sum_args a = {.y = {at, 1, COLS, COLS},
+                       .part = {{at, 1, COLS, COLS}},
+                       .n_parts = 1,
+                       .n_ranks = r->n,
+                       .rank = rank,
+                       .cols = COLS,
+                       .index = index,
+                       .pass = (const uint32_t *)at + COLS,
+                       .sends = sends,
+                       .takes = takes};
+    for (int32_t i = 0; i < r->n; i++)
+        a.inbox[i] = r->inbox[i];
+    cu_rank_sum(c->stream, a);
+    c->after_edge = false;
+}
+
+/* As ranks do it (backend/ranks.c). */
+static void reduce(const link_ranks *r, uint32_t index)
+{
+    for (int32_t i = 0; i < r->n; i++)
+        launch_sum(r, i, index, true, r->apart);
+    if (r->apart)
+        return;
+    follow_all(r->end, r->n);
+    for (int32_t i = 0; i < r->n; i++)
+        launch_sum(r, i, index, false, true);
+}
+
+static void next_pass(const link_ranks *r, uint32_t number)
+{
+    for (int32_t i = 0; i < r->n; i++)
+        r->end[i].d->upload(r->end[i].d, (uint32_t *)r->end[i].at + COLS, &number, sizeof number);
 }
 
 /* Microseconds of a reduction, in a recording of TURNS of them. */
-static status reduction_us(const link_end *end, int32_t n, double *us, err *e)
+static status reduction_us(const link_ranks *ranks, double *us, err *e)
 {
+    const link_end *end = ranks->end;
+    const int32_t n = ranks->n;
     cuda_device *first = end[0].d->self;
     graph_slot slot = {.used = 1};
     cudaGraph_t g = NULL;
     cudaGraphExec_t x = NULL;
     for (int32_t i = 0; i < n; i++)
         end[i].d->clear(end[i].d, end[i].at, LARGE);
-    reduce(end, n);
+    next_pass(ranks, 1);
+    reduce(ranks, 0);
     for (int32_t i = 1; i < n; i++)
         first->dev.follow(&first->dev, end[i].d);
     cudaError_t r = cudaStreamBeginCapture(first->stream, cudaStreamCaptureModeThreadLocal);
@@ -119,7 +162,7 @@ static status reduction_us(const link_end *end, int32_t n, double *us, err *e)
     for (int32_t i = 1; i < n; i++)
         end[i].d->follow(end[i].d, &first->dev);
     for (int k = 0; k < TURNS; k++)
-        reduce(end, n);
+        reduce(ranks, (uint32_t)k);
     for (int32_t i = 1; i < n; i++)
         first->dev.follow(&first->dev, end[i].d);
     r = r ? r : cudaStreamEndCapture(first->stream, &g);
@@ -127,7 +170,9 @@ static status reduction_us(const link_end *end, int32_t n, double *us, err *e)
         ((cuda_device *)end[i].d->self)->recording = NULL;
     r = r ? r : cudaGraphInstantiate(&x, g, 0);
     for (int i = 0; i <= REPS && !r; i++) { /* the first one uploads the graph */
-        first->dev.wait(&first->dev);
+        next_pass(ranks, (uint32_t)i + 2);
+        for (int32_t k = 0; k < n; k++)
+            end[k].d->wait(end[k].d);
         const double start = clock_ms();
         r = cudaGraphLaunch(x, first->stream);
         first->dev.wait(&first->dev);
@@ -173,7 +218,10 @@ int check_links(const char *list)
                 measure(end, i, k);
     for (int32_t k = 2; k <= n && k <= RANKS && !st; k++) {
         double us = 0;
-        st = reduction_us(end, k, &us, &e);
+        link_ranks r = {.end = end, .n = k};
+        st = open_ranks(&r, &e);
+        st = st ? st : reduction_us(&r, &us, &e);
+        close_ranks(&r);
         if (!st)
             printf("reduction %d us %.2f\n", k, us);
     }
