@@ -172,6 +172,7 @@ void pass_release(pass *p, size_t mark)
     if (!p->dry && p->dev->kind == DEVICE_CPU && s->at > mark)
         memset(s->scratch + mark, 0xff, s->at - mark);
 #endif
+    s->n_releases += s->at > mark;
     s->at = mark;
 }
 

@@ -107,6 +107,7 @@ typedef struct pass_side {
     unsigned char *scratch; /* memory of dev; NULL when dry */
     size_t scratch_bytes;
     size_t at, peak; /* bytes in use; their maximum */
+    uint64_t n_releases; /* so far; an op may write to what was released before it */
     bool replayed;   /* the leg under way is: its ops take scratch, no more */
     /* Which of two buffers takes what crosses to this side (op_cross). The device's `begin` changes
      * it from chunk to chunk of a prompt. early: the chunk before used the other one, and nothing

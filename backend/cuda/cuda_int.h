@@ -166,6 +166,7 @@ typedef struct cuda_device {
      * router's kernel may still run when a later one begins. Then the next product lets its
      * successor begin late (product_args.late). */
     uint64_t n_routers, routers_ended;
+    uint64_t router_releases; /* pass_side.n_releases when the last router was launched */
     bool router_runs;
     launch_memory launch; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;

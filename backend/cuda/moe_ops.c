@@ -76,6 +76,7 @@ void cuda_router_beside(pass *p, routing *r, mat x, const expert_router *to, boo
         cu_router(cuda_of(p)->stream, a, cuda_offload_tells(offload, w, x.rows, r->k));
     }
     cuda_of(p)->router_runs = true;
+    cuda_of(p)->router_releases = p->side[p->here].n_releases;
     r->router = ++cuda_of(p)->n_routers;
     cuda_reads(cuda_of(p), &v, 1);
     cuda_done(p, "router");
@@ -356,7 +357,9 @@ static void moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, cons
                                                         : OFFLOAD_GELU);
         a.chosen = a.chosen && (v.posts || !v.pair); /* else the kernel before tells the pairs */
     }
-    a.ready = a.chosen && ready;
+    /* A kernel that does not wait writes beside those after the router, so not where scratch that
+     * one of them may still read was released since. */
+    a.ready = a.chosen && ready && p->side[p->here].n_releases == c->router_releases;
     if (!together(c, a, offload ? &v : NULL)) {
         if (offload)
             cu_product_vec_offload(c->stream, a, v);
