@@ -152,8 +152,8 @@ static void check_case(rig *g, const tall_case *a)
     r.id = (int32_t *)to, r.l.order = r.id + pairs, to += 8 * pairs;
     r.l.n_tiles = (int32_t *)to, r.differ = r.l.n_tiles + 1;
     /* The last expert has no pair, and the first two have a third of them each; of three experts
-     * they have all, each as many as there are rows. */
-    for (size_t i = 0; i < pairs; i++)
+     * they have all, each as many as there are rows. Of one or two the first has all. */
+    for (size_t i = 0; i < pairs && a->n_expert > 2; i++)
         id[i] = a->n_expert == 3 || rng_below(&g->rng, 3)
                     ? (int32_t)(i % 2)
                     : (int32_t)rng_below(&g->rng, (uint64_t)a->n_expert - 1);
@@ -194,6 +194,12 @@ void check_tall_experts(rig *g)
     check_case(g, &(tall_case){NUM_Q8_0, 352, 208, 3, 72, false});
     check_case(g, &(tall_case){NUM_Q4_K, 512, 32, 3, 140, false});
     check_case(g, &(tall_case){NUM_Q5_0, 704, 80, 5, 241, true});
+    /* All pairs are of the first of one or two experts; outputs that are no multiple of a tile; one
+     * group, or one step and a part of the next. */
+    check_case(g, &(tall_case){NUM_Q8_0, 32, 50, 1, 65, false});
+    check_case(g, &(tall_case){NUM_Q4_0, 96, 98, 2, 129, false});
+    check_case(g, &(tall_case){NUM_MXFP4, 160, 2, 1, 49, false});
+    check_case(g, &(tall_case){NUM_Q5_1, 288, 34, 1, g->quick ? 193 : 2049, false});
     if (!g->quick)
         check_case(g, &(tall_case){NUM_Q4_K, 2816, 704, 16, 1024, true});
 }
