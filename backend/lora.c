@@ -181,8 +181,8 @@ static mat up_half(mat a, mat b, const weight *up, int32_t n_ff)
     return up ? b : mat_columns(a, n_ff, n_ff);
 }
 
-/* A gated unit of one run, its products apart. Their results stay in scratch until the layer ends:
- * behind them is the copy of y that a device makes for the next product. */
+/* A gated unit of one run, its products apart. Their results stay in scratch: behind them is the
+ * copy of y that a device makes for the next product. */
 static void glu_run(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_kind act,
                     const lora_run *run)
 {
@@ -217,12 +217,15 @@ void lora_glu(pass *p, mat *y, mat x, const weight *gate, const weight *up, act_
         return;
     while (next_lora_run(p, x.rows, &run) && !pass_failed(p)) {
         mat to = run_rows(*y, &run);
+        size_t mark = pass_mark(p);
         if (run_adapts(&run, gate) || run_adapts(&run, up))
             glu_run(p, &to, run_rows(x, &run), gate, up, act, &run);
         else
             plain_glu(p, &to, run_rows(x, &run), gate, up, act);
         if (run.n == y->rows)
             y->copies = to.copies;
+        else /* so that many runs take no more than one of all rows */
+            pass_release(p, mark);
     }
 }
 
@@ -259,10 +262,6 @@ static routing pairs_of(routing r)
 {
     return (routing){.id = r.id, .weight = r.weight, .rows = r.rows * r.k, .k = 1};
 }
-static mat pair_rows(mat x)
-{
-    return mat_head_rows(x);
-}
 
 /* y[r, j] += s B_e (A_e x[r]), e = r.id[r, j]; rows of y are side by side. */
 static void add_experts(pass *p, mat y, mat x, routing r, const weight *w, const lora_run *run)
@@ -277,14 +276,14 @@ static void add_experts(pass *p, mat y, mat x, routing r, const weight *w, const
         mat from = x;
         if (!pass_failed(p))
             op->moe_matmul(p, t, &from, r, &l->a);
-        t = pair_rows(t);
-        d = pair_rows(d);
+        t = mat_head_rows(t);
+        d = mat_head_rows(d);
         if (!pass_failed(p) && s != 1)
             op->scale(p, t, s, NULL);
         if (!pass_failed(p))
             op->moe_matmul(p, d, &t, pairs_of(r), &l->b);
         if (!pass_failed(p))
-            op->add(p, pair_rows(y), pair_rows(y), d);
+            op->add(p, mat_head_rows(y), mat_head_rows(y), d);
         pass_release(p, mark);
     }
 }
@@ -304,9 +303,9 @@ static void moe_glu_run(pass *p, mat y, mat x, routing r, const weight *gate, co
         op->moe_matmul(p, b, &x, r, up);
     if (!pass_failed(p) && up)
         add_experts(p, b, x, r, up, run);
-    mat to = pair_rows(y);
-    a = pair_rows(a);
-    b = pair_rows(b);
+    mat to = mat_head_rows(y);
+    a = mat_head_rows(a);
+    b = mat_head_rows(b);
     if (!pass_failed(p))
         op->act_mul(p, &to, mat_columns(a, 0, y.cols),
                     up_half(a, b, up, y.cols), act);
@@ -322,6 +321,7 @@ void lora_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const 
     while (next_lora_run(p, x.rows, &run) && !pass_failed(p)) {
         mat to = run_rows(*y, &run), from = run_rows(x, &run);
         routing of = run_routing(*r, &run);
+        size_t mark = pass_mark(p);
         if (run_adapts(&run, gate) || run_adapts(&run, up))
             moe_glu_run(p, to, from, of, gate, up, act, &run);
         else
@@ -329,6 +329,8 @@ void lora_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const 
         if (run.n == y->rows) {
             y->copies = to.copies;
             *r = of;
+        } else {
+            pass_release(p, mark);
         }
     }
 }
@@ -349,11 +351,11 @@ void lora_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
             if (s == 0)
                 continue;
             mat t = pass_mat(p, run.n, r.k, l->a.n_out), d = pass_mat(p, run.n, 1, l->b.n_out);
-            mat pairs = pair_rows(from);
+            mat pairs = mat_head_rows(from);
             if (!pass_failed(p))
-                op->moe_matmul(p, pair_rows(t), &pairs, pairs_of(part), &l->a);
+                op->moe_matmul(p, mat_head_rows(t), &pairs, pairs_of(part), &l->a);
             if (!pass_failed(p) && s != 1)
-                op->scale(p, pair_rows(t), s, NULL);
+                op->scale(p, mat_head_rows(t), s, NULL);
             if (!pass_failed(p))
                 op->moe_down(p, d, t, part, &l->b);
             if (!pass_failed(p))

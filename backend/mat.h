@@ -8,10 +8,14 @@
 
 #include "num/num.h"
 
-/* Copies of an activation that a device's ops read in its place, in its own layouts. The op
- * that makes the activation makes the copy too, behind it in scratch, or the first product that
- * reads it does. Ops in ops.h refuse to write to a mat that has one. They are of the floats at
- * `of`, rows x cols of them: a view of others has none. */
+/* Copies of an activation in a device's own layouts, which its ops read in place of the floats. A
+ * copy lies in scratch and is gone when that is released. The op that makes the activation makes
+ * its copy; else the first product that reads the activation does.
+ *
+ * A mat is a value, so views take the copies along. `of`, rows and cols say which floats they are
+ * of: a view of other floats has none of them. A write to the floats would make a copy stale. So
+ * ops in ops.h refuse to write to a mat that has one (mat_copied). No op sees what is written
+ * through another mat of the same memory: who changes floats in place goes on with mat_bare. */
 typedef enum copy_form {
     COPY_INT8, /* for products */
     COPY_BF16,

@@ -60,7 +60,7 @@ void op_put_soft(pass *p, mat x)
 {
     const step *st = p->st;
     bool fits = !st->n_soft || (x.rows == st->all.n && x.stride == mat_width(x));
-    if (!pass_shapes(p, "put_soft", fits) || p->dry)
+    if (!pass_shapes(p, "put_soft", fits && !mat_copied(x)) || p->dry)
         return;
     for (int32_t i = 0; i < st->n_soft; i++) {
         const soft_run *s = &st->soft[i];
@@ -462,9 +462,7 @@ static void keep_queries(pass *p, mat q, const kv_view *kv, float scale, const p
     if (!n || !pass_shapes(p, "keep_queries",
                            k->n < k->cap && k->used[p->here] + floats <= k->n_floats[p->here]))
         return;
-    mat from = mat_flat(q), to = from;
-    from.at = mat_row(q, first);
-    from.rows = to.rows = n;
+    mat from = mat_flat(mat_rows(mat_bare(q), first, n)), to = from;
     to.at = k->mem[p->here] + k->used[p->here];
     to.stride = mat_width(q);
     p->dev->op->copy(p, to, from);
@@ -582,7 +580,7 @@ static void residual_apart(pass *p, mat x, const residual *r, mat *h, const norm
     const device_ops *op = p->dev->op;
     if (r->b.y.rows) {
         mat y = op_rms_norm_inplace(p, r->y, r->y_norm, r->eps);
-        op_add(p, y, op_rms_norm_inplace(p, r->b.y, r->b.w, r->eps));
+        op_add(p, mat_bare(y), op_rms_norm_inplace(p, r->b.y, r->b.w, r->eps));
     }
     if (r->norm && op->add_rms_norm && !pass_failed(p))
         op->add_rms_norm(p, x, r->y, r->norm, r->eps);
@@ -871,7 +869,8 @@ mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
 void op_renumber(pass *p, mat best, routing r, const int32_t *list, int32_t n_list, int32_t n)
 {
     if (pass_shapes(p, "renumber",
-                    best.heads == 2 && best.rows == r.rows && n > 0 && n_list % n == 0))
+                    best.heads == 2 && best.rows == r.rows && n > 0 && n_list % n == 0 &&
+                        !mat_copied(best)))
         p->dev->op->renumber(p, best, r, list, n_list, n);
 }
 

@@ -3,7 +3,7 @@
  * runtime.c      the GPU that a thread has selected; failures of the runtime
  * cuda.c, weights.c   the device, its memory, the step block; weights on their way to it
  * ops.c          the op table: picks kernels by row count and weight layout
- * activation_copies.c   int8 and bf16 copies of activations
+ * activation_copies.c   copies of activations: int8, bf16, rotated
  * head_ops.c     heads of queries, keys and values: norm, rotation, store
  * blas.c         products of long prompts: cuBLASLt or matmul_wide.cu
  * graph.c        passes of few rows, recorded and replayed
