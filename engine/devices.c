@@ -130,6 +130,8 @@ static status wrap(carat_model *m, const carat_model_options *opt, err *e)
 /* The devices that share the layers, in their order: the numbers of GPUs. */
 typedef struct stage_list {
     int32_t n, gpu[CARAT_GPUS_MAX];
+    bool open;    /* nobody named them: one that cannot be opened is passed over */
+    int32_t next; /* this GPU and later ones are not in an open list yet */
 } stage_list;
 
 static status read_gpus(const char *text, stage_list *l, err *e)
@@ -200,9 +202,11 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
         l->gpu[l->n] = l->n;
         l->n++;
     }
-    bool all = by_tensors(opt) && !is_named(opt) && !lists_gpus(opt) && !opt->plan_gpu_mb[0];
-    for (int32_t n = all ? device_count_cuda() : 0; l->n < n && l->n < RANKS_MAX; l->n++)
+    l->open = !is_named(opt) && !lists_gpus(opt) && !opt->plan_gpu_mb[0];
+    for (int32_t n = l->open && by_tensors(opt) ? device_count_cuda() : 0;
+         l->n < n && l->n < RANKS_MAX; l->n++)
         l->gpu[l->n] = l->n;
+    l->next = l->n ? l->n : 1;
     if (is_stand_in(opt))
         l->n = n_stand_ins(opt) - is_divided(opt);
     if (!l->n && is_named(opt))
@@ -234,9 +238,33 @@ static status open_gpu(device **d, const carat_model_options *opt, const stage_l
     return st;
 }
 
-/* Leaves m->dev NULL if the model shall run on the CPU; device_why has the reason. */
-static status choose_gpu(carat_model *m, const carat_model_options *opt, const stage_list *l,
-                         err *e)
+static void keep_passed_over(carat_model *m, int32_t gpu, const char *why)
+{
+    size_t at = strlen(m->passed_over);
+    snprintf(m->passed_over + at, sizeof m->passed_over - at, "; GPU %d is passed over: %.120s",
+             gpu, why);
+}
+
+/* Opening GPU k failed. True: the list is open, and another took its place, or it has one less. */
+static bool pass_over(carat_model *m, stage_list *l, int32_t k, status failure, const char *why)
+{
+    const int32_t n_gpus = l->open && failure != E_MEMORY ? device_count_cuda() : 0;
+    if (!n_gpus) /* E_MEMORY: the host lacks memory, for another GPU too */
+        return false;
+    keep_passed_over(m, l->gpu[k], why);
+    if (l->next < n_gpus && l->next < CARAT_GPUS_MAX) {
+        l->gpu[k] = l->next++;
+        return true;
+    }
+    l->n--;
+    memmove(l->gpu + k, l->gpu + k + 1, (size_t)(l->n - k) * sizeof *l->gpu);
+    return true;
+}
+
+/* Opens the last GPU of the list. Those of an open list that cannot be opened are passed over.
+ * Leaves m->dev NULL if the model shall run on the CPU; device_why has the reason: where GPUs were
+ * tried, that of the first. */
+static status choose_gpu(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
 {
     bool forced = is_named(opt) || lists_gpus(opt) || opt->plan_gpu_mb[0];
     int32_t number;
@@ -261,6 +289,11 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, const s
     if (for_cpu || (opt->vocab_only && !forced && !opt->gpus))
         return OK;
     status st = open_gpu(&m->dev, opt, l, l->n - 1, &why);
+    for (err again = why; st && pass_over(m, l, l->n - 1, st, again.text) && l->n;) {
+        again = (err){0};
+        st = open_gpu(&m->dev, opt, l, l->n - 1, &again);
+        why = st == E_MEMORY ? again : why;
+    }
     if (st && (forced || st == E_MEMORY)) /* the host lacks memory, for a CPU too */
         return err_set(e, st, "%s", why.text);
     if (st)
@@ -300,15 +333,22 @@ static status place_ranks(carat_model *m, int32_t n, err *e)
 }
 
 /* The stages beside the main device, which is open. */
-static status open_stages(carat_model *m, const carat_model_options *opt, const stage_list *l,
-                          err *e)
+static status open_stages(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
 {
     const cpu_options cpu = cpu_wanted(opt);
     status st = OK;
-    for (int32_t k = 0; k < l->n - 1 && !st; k++) {
-        st = is_stand_in(opt) ? device_open_cpu(&m->other[k], &cpu, e)
-                              : open_gpu(&m->other[k], opt, l, k, e);
-        m->n_sides += !st;
+    for (int32_t k = 0; k < l->n - 1 && !st;) {
+        err why = {0};
+        st = is_stand_in(opt) ? device_open_cpu(&m->other[k], &cpu, &why)
+                              : open_gpu(&m->other[k], opt, l, k, &why);
+        if (!st) {
+            m->n_sides++;
+            k++;
+        } else if (pass_over(m, l, k, st, why.text)) {
+            st = OK;
+        } else {
+            *e = why;
+        }
     }
     m->n_stages = l->n;
     if (!st && by_tensors(opt))
@@ -320,11 +360,15 @@ static status open_stages(carat_model *m, const carat_model_options *opt, const 
     return st || l->n == 1 ? st : stages_place(m, e);
 }
 
-/* "; 2 devices share the layers; cpu (avx2, 2 threads) has the first 3 layers and all experts" */
+/* "; GPU 0 is passed over: ..; 2 devices share the layers; cpu (avx2, 2 threads) has the first 3
+ * layers and all experts". Where no GPU is taken, device_why is the reason of the first. */
 static void tell_division(carat_model *m)
 {
     const cpu_part b = m->beside;
     size_t at = strlen(m->device_why), cap = sizeof m->device_why;
+    if (device_bare(m->dev)->kind == DEVICE_CUDA)
+        snprintf(m->device_why + at, cap - at, "%s", m->passed_over);
+    at = strlen(m->device_why);
     if (m->n_stages > 1)
         snprintf(m->device_why + at, cap - at, "; %d devices share %s", m->n_stages,
                  m->core.n_ranks ? "every layer" : "the layers");
@@ -461,7 +505,7 @@ static void close_devices(carat_model *m)
 }
 
 /* Opens these GPUs. m->dev NULL: they cannot be used, and device_why says why. */
-static status open_gpus(carat_model *m, const carat_model_options *opt, const stage_list *l, err *e)
+static status open_gpus(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
 {
     status st = choose_gpu(m, opt, l, e);
     if (!st && m->dev)
@@ -478,6 +522,8 @@ static status try_gpus(carat_model *m, const carat_model_options *opt, gpu_choic
     c->level = CARAT_FIT_LAYERS;
     c->n_ctx = 0;
     status st = open_gpus(m, opt, &c->l, &why);
+    if ((st || !m->dev) && c->l.n == 1)
+        keep_passed_over(m, c->l.gpu[0], st ? why.text : m->device_why);
     if (!st && m->dev) {
         *n_bytes = m->dev->available_bytes(m->dev);
         st = fit_probe(m, opt, &c->level, &c->n_ctx, &why);
@@ -550,26 +596,6 @@ static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_
     return l->n > 1 ? OK : stages_place(m, e); /* sides are as for one device */
 }
 
-/* Opens the GPU that is asked for. If none is, it is the first that can be opened; if none can,
- * device_why says why the first cannot. */
-static status choose_first(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
-{
-    char why[sizeof m->device_why];
-    status st = choose_gpu(m, opt, l, e);
-    const bool open = l->n == 1 && !is_named(opt) && !lists_gpus(opt) && !opt->plan_gpu_mb[0];
-    const int32_t n = st || m->dev || !open ? 0 : device_count_cuda();
-    memcpy(why, m->device_why, sizeof why);
-    for (int32_t i = 1; i < n && i < CARAT_GPUS_MAX && !st && !m->dev; i++) {
-        l->gpu[0] = i;
-        st = choose_gpu(m, opt, l, e);
-    }
-    if (n && !m->dev) {
-        l->gpu[0] = 0;
-        memcpy(m->device_why, why, sizeof why);
-    }
-    return st;
-}
-
 status open_device(carat_model *m, const carat_model_options *opt, err *e)
 {
     stage_list l;
@@ -577,7 +603,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     m->n_sides = m->n_stages = 1;
     status st = experts_check_options(opt, e);
     err why = {0};
-    if (st || (st = read_stages(opt, &l, e)) || (st = choose_first(m, opt, &l, e)))
+    if (st || (st = read_stages(opt, &l, e)) || (st = choose_gpu(m, opt, &l, e)))
         return st;
     if (!m->dev && !is_stand_in(opt)) /* --split tensor alone lists all GPUs */
         l = (stage_list){.n = 1};

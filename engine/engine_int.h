@@ -93,7 +93,8 @@ struct carat_model {
     uint64_t taken_bytes[PASS_SIDES_MAX];
     uint64_t reserve_taken[PASS_SIDES_MAX]; /* of GPUs: of their reserve, by the driver meanwhile */
     double load_ms;
-    char device_why[256];       /* the reason for these devices, as a phrase */
+    char device_why[768];       /* the reason for these devices, as a phrase */
+    char passed_over[384];      /* the GPUs that cannot be opened, for device_why */
     carat_progress_fn progress; /* of loading, and of prompts */
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
