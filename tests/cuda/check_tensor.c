@@ -426,7 +426,7 @@ void check_tensor(rig *g)
         if (my_turn(g, "tensor answers") && (!g->quick || (c->size && c->jobs.longest < 100)))
             check_answers(g, c); /* the others take the emulator minutes */
     }
-    setenv("CARAT_PEERS", "off", 1); /* copies in the place of reading */
+    setenv("CARAT_PEERS", "off", 1); /* inboxes of the host, and copies in the place of reading */
     check_made(g, "tiny-llama3", "bf16", "f32", 0.05);
     unsetenv("CARAT_PEERS");
 }
