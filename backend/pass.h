@@ -106,9 +106,9 @@ typedef struct pass_side {
     device *dev;
     unsigned char *scratch; /* memory of dev; NULL when dry */
     size_t scratch_bytes;
-    size_t at, peak; /* bytes in use; their maximum */
+    size_t at, peak;     /* bytes in use; their maximum */
     uint64_t n_releases; /* so far; an op may write to what was released before it */
-    bool replayed;   /* the leg under way is: its ops take scratch, no more */
+    bool replayed;       /* the leg under way is: its ops take scratch, no more */
     /* Which of two buffers takes what crosses to this side (op_cross). The device's `begin` changes
      * it from chunk to chunk of a prompt. early: the chunk before used the other one, and nothing
      * else has run on the device since. */
@@ -132,9 +132,9 @@ typedef struct pass {
      */
     struct ranks *ranks;
     int32_t rank, n_ranks; /* n_ranks 0: the model is not split so */
-    uint32_t n_sums; /* of ranks, so far */
-    bool recording;  /* its ops are being recorded, and run later, all at once */
-    uint32_t number; /* of the pass: that of no other pass within 2^32 of them */
+    uint32_t n_sums;       /* of ranks, so far */
+    bool recording;        /* its ops are being recorded, and run later, all at once */
+    uint32_t number;       /* of the pass: that of no other pass within 2^32 of them */
     bool legs;
     int32_t n_legs;
     const void *model, *kv;

@@ -418,8 +418,7 @@ static void c_matmuls(pass *p, const mat *y, mat *x, const weight *const *w, int
             multiply_alone(p, y[i], x, w[i]);
 }
 
-static bool c_matmul_segments(pass *p, const mat *y, mat *x, const weight *const *w,
-                              int32_t n)
+static bool c_matmul_segments(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n)
 {
     bool can = x->stride == x->cols;
     for (int32_t i = 0; i < n && can; i++)

@@ -1,5 +1,6 @@
 /* check_tensor.c - models split by tensors (--split tensor) over several devices on one GPU: views
- * of weights as they are loaded, products of some outputs of a matrix against those of all, and
+ * of weights as they are loaded, products of some outputs of a matrix against those of all and of
+ * some inputs in one launch against one each, and
  * whole models: their logits, and their answers with pictures, drafts and pools, have the same bits
  * on one device, two, three and four.
  */
@@ -132,6 +133,57 @@ static void check_parts(rig *g, num_type type, int32_t rows)
     verdict(g, "tensor", text("%d rows by some outputs of %s that differ", rows, num_name(type)),
             differ, 0);
     g->gpu->weight_free(g->gpu, &part);
+    mem_free(x);
+    pair_free(g, &p);
+}
+
+/* ---- Segments of a rank ----------------------------------------------------------------------
+ */
+
+/* Products of columns that follow each other, in one launch, against a launch for each. */
+static void check_segments(rig *g, num_type type, int32_t n, int32_t rows)
+{
+    enum { EACH = 768, N_OUT = 70 };
+    const int32_t n_in = n * EACH;
+    pair p;
+    chain c;
+    both b;
+    err e = {0};
+    weight part[RANKS];
+    mat in[2], y[RANKS];
+    status st = OK;
+    double differ = NAN;
+    if (!my_turn(g, "tensor segments") || !pair_make(g, &p, type, n_in, N_OUT, 1, 0.02, false))
+        return;
+    float *x = draw(g, (size_t)rows * (size_t)n_in, 1);
+    chain_init(&c, rows, 0, 1);
+    both_begin(g, &b, &c.st);
+    both_mat(g, &b, in, x, rows, 1, n_in);
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t skip = 0, row = 0;
+        num_row_bytes(type, (uint64_t)(i * EACH), &skip);
+        num_row_bytes(type, EACH, &row);
+        part[i] = p.w[0];
+        part[i].packed = NULL;
+        part[i].data = (const char *)p.w[0].data + skip;
+        part[i].n_in = EACH;
+        part[i].n_bytes = row * N_OUT;
+        st = st ? st : g->gpu->weight_load(g->gpu, &part[i], &e);
+    }
+    if (!st && op_matmul_segments(&b.gpu, y, in[1], part, n)) {
+        differ = pass_failed(&b.gpu);
+        for (int32_t i = 0; i < n; i++) {
+            const mat alone = op_matmul(&b.gpu, mat_columns(in[1], i * EACH, EACH), &part[i]);
+            float *one = gpu_rows(g, y[i]), *other = gpu_rows(g, alone);
+            differ += memcmp(one, other, (size_t)rows * N_OUT * sizeof *one) != 0;
+            mem_free(one);
+            mem_free(other);
+        }
+    }
+    verdict(g, "tensor segments",
+            text("%d parts of %s, %d rows: those that differ", n, num_name(type), rows), differ, 0);
+    for (int32_t i = 0; i < n; i++)
+        g->gpu->weight_free(g->gpu, &part[i]);
     mem_free(x);
     pair_free(g, &p);
 }
@@ -407,6 +459,11 @@ void check_tensor(rig *g)
     check_views(g);
     for (int i = 0; i < (g->quick ? 0 : 3); i++) /* so many outputs take the emulator minutes */
         check_parts(g, i == 1 ? NUM_Q8_0 : NUM_Q4_K, rows[i]);
+    for (int i = 0; i < 3; i++) {
+        check_segments(g, NUM_Q4_K, 2, rows[i]);
+        check_segments(g, NUM_Q6_K, 4, rows[i]);
+        check_segments(g, NUM_Q8_0, 3, rows[i]);
+    }
     check_golden(g, "e2b", "f16");
     check_golden(g, "unified", "f16");
     check_golden(g, "qwen3", "q8_0");
