@@ -3,13 +3,13 @@
     ./carat synth 26b-a4b m.gguf --vocab models/demo.gguf --full-vocab
     ./carat serve -m m.gguf --parallel 16 --ctx 4096 --checkpoint-mb 0 --log off &
     python3 tools/server_load.py http://127.0.0.1:8080 [--clients 1,4,16] [--prompt 512]
-                                 [--tokens 256] [--seconds 15] [--csv]
+                                 [--tokens 256] [--rounds 3] [--seconds 15] [--csv]
 
 Prompts are random token ids, so nothing is in a cache; answers have --tokens tokens.
 
     together   all clients ask at once. Tokens/s of all of them, from the last client's first token to
                the first client's last token: in this time all are answered and no prompt is computed
-               (best and median of three rounds). Also the time to each client's first token, which
+               (best and median of --rounds; 0: left out). Also the time to each client's first token, which
                includes the others' prompts
     load       for --seconds each client asks again as soon as it has its answer, and clients start at
                different times. Tokens/s of answers beside prompts, the time to the first token (TTFT)
@@ -72,7 +72,7 @@ class Ask:
             self.first += new[:2000]
             if len(self.first) >= 12 and self.first[9:12] != b"200":
                 raise SystemExit(self.first.decode(errors="replace"))
-        if b'"error"' in new:
+        if b'{"error":' in new:  # in a token's text its quotes are escaped
             raise SystemExit(new.decode(errors="replace"))
         self.tail += new
         self.came += [now] * self.tail.count(self.MARK)
@@ -149,14 +149,14 @@ def main():
     one = None
     for n in map(int, o.clients.split(",")):
         before = between()
-        rounds = [together(n, k) for k in range(3)]
+        rounds = [together(n, k) for k in range(o.rounds)] or [(float("nan"), [])]
         rest = [b - a for a, b in zip(before, between())]
         rates, firsts = [r for r, _ in rounds], [t for _, f in rounds for t in f]
         rate, first, gaps = load(n)
         if o.csv:
             print(f"{n},{max(rates):.1f},{statistics.median(rates):.1f},{at(firsts, .5):.1f},{at(firsts, .99):.1f},"
                   f"{rate:.1f},{at(first, .5):.1f},{at(first, .99):.1f},{len(first)},{at(gaps, .5):.2f},"
-                  f"{at(gaps, .99):.2f},{rest[0] / rest[1] * 1e6:.0f}", flush=True)
+                  f"{at(gaps, .99):.2f},{rest[0] / rest[1] * 1e6 if rest[1] else float('nan'):.0f}", flush=True)
             continue
         one = one or (max(rates), rate)
         print(f"{n:7} | {max(rates):14.1f} {statistics.median(rates):9.1f} {max(rates) / one[0]:5.2f} |"
@@ -171,6 +171,7 @@ if __name__ == "__main__":
     p.add_argument("--clients", default="1,4,16")
     p.add_argument("--prompt", type=int, default=512, help="tokens of each prompt")
     p.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
+    p.add_argument("--rounds", type=int, default=3, help="of answers together, for each number of clients")
     p.add_argument("--seconds", type=float, default=15, help="of load for each number of clients")
     p.add_argument("--temperature", type=float, default=0)
     p.add_argument("--csv", action="store_true", help="a line of numbers for each number of clients")
