@@ -225,7 +225,6 @@ void answer_finish(answer *a)
 
 void answer_print_speed(const carat_timings *t, const carat_session *s)
 {
-    int64_t n_computed = t->n_prompt - t->n_reused;
     double prefill_s = t->prefill_ms * 1e-3, decode_s = t->decode_ms * 1e-3;
     char reused[96] = "";
     if (t->n_reused)
@@ -251,7 +250,7 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
     term_note(
         "[prompt %lld tokens%s, %.1f/s | answer %lld tokens, %.1f/s%s%s | context %lld of %d | "
         "%s]",
-        (long long)t->n_prompt, reused, prefill_s > 0 ? (double)n_computed / prefill_s : 0,
+        (long long)t->n_prompt, reused, prefill_s > 0 ? (double)t->n_computed / prefill_s : 0,
         (long long)t->n_generated, decode_s > 0 ? (double)n_steps / decode_s : 0, drafts, sparse,
         (long long)carat_session_n_past(s), carat_session_n_ctx(s), carat_finish_name(t->finish));
 }
@@ -318,7 +317,7 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
     }
     json_open(&out, "timings", '{');
     json_fixed(&out, "prompt_ms", t->prefill_ms, 3);
-    json_fixed(&out, "prompt_per_second", per_second(t->n_prompt - t->n_reused, t->prefill_ms), 3);
+    json_fixed(&out, "prompt_per_second", per_second(t->n_computed, t->prefill_ms), 3);
     json_fixed(&out, "answer_ms", t->decode_ms, 3);
     json_fixed(&out, "answer_per_second", per_second(t->n_generated - 1, t->decode_ms), 3);
     if (t->n_rounds) {

@@ -252,7 +252,10 @@ static void take_pass(carat_batch *b, const pass_rows *n, double ms)
         slot *s = &b->slot[b->part_slot[k]];
         s->e = (err){0};
         s->alone = false;
+        const bool answering = s->answering;
         s->st = s->by->take(s, &b->part[k], &s->e);
+        if (!answering)
+            report_computed(&s->job->r, s->t.kv.n_past);
     }
     rounds_absorb(b->rounds);
     rounds_tell(b->rounds, ms, n->answers.rows + n->prompts.rows, n->prompts.rows > 0, b->w.fresh);

@@ -263,6 +263,7 @@ PLAIN_TEST(a_follow_up_goes_to_the_slot_that_knows_it)
                 ;
             CHECK_OK(r.st, r.e);
             CHECK_EQ(r.t.n_reused, round ? q[i].n - 6 : 0);
+            CHECK_EQ(r.t.n_computed, r.t.n_prompt - r.t.n_reused);
             CHECK_STR(r.t.reuse, round ? "extended" : "new");
             for (int k = 0; k < r.n; k++) /* the answer, and 5 new tokens */
                 q[i].ids[q[i].n++] = r.ids[k];
@@ -674,8 +675,8 @@ static void slow_done(void *user, carat_status st, const carat_error *e, const c
     x->done = true;
 }
 
-/* The time until the cancellation belongs to the prompt or to the answer, as far as the job came.
- */
+/* The time until the cancellation belongs to the prompt or to the answer, as far as the job came,
+ * and to the tokens that were computed in it. */
 TEST(times_of_a_cancelled_job_are_those_of_its_part)
 {
     AUTO_MODEL *m = toy_model_open(NULL, NULL);
@@ -703,5 +704,7 @@ TEST(times_of_a_cancelled_job_are_those_of_its_part)
             CHECK_MSG(x.t.decode_ms >= 2 * SLOW_MS, "%g ms", x.t.decode_ms);
         else
             CHECK_MSG(x.t.prefill_ms >= SLOW_MS && !x.n_tokens, "%g ms", x.t.prefill_ms);
+        CHECK_EQ(x.t.n_reused, 0);
+        CHECK_EQ(x.t.n_computed, at ? q.n : 16); /* a pass */
     }
 }

@@ -32,6 +32,12 @@ void report_prompt(report *r, int64_t n_prompt, const timeline *t)
     r->mark_ms = now;
 }
 
+void report_computed(report *r, int64_t n_done)
+{
+    int64_t n = n_done - r->t.n_reused;
+    r->t.n_computed = n > r->t.n_computed ? n : r->t.n_computed;
+}
+
 void report_prefilled(report *r)
 {
     double now = clock_ms();

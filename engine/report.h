@@ -19,6 +19,8 @@ void report_begin(report *r, const carat_model *m);
 void report_waited(report *r); /* in a queue, until now */
 /* The prompt has found its place in t, and computing begins. */
 void report_prompt(report *r, int64_t n_prompt, const timeline *t);
+/* The first n_done tokens of the prompt are in its timeline. Fewer than before: no change. */
+void report_computed(report *r, int64_t n_done);
 void report_prefilled(report *r); /* the first logits are there */
 void report_decoded(report *r);   /* the last token was sampled */
 /* What the attention of t has left out since timeline_forget_stats. */

@@ -147,6 +147,7 @@ TEST(prompt_logprobs_are_those_of_single_tokens)
                 CHECK_OK(carat_generate(s, ids, n, &o, hear, got, &t, &e), e);
                 same_scores(got, want);
                 CHECK_EQ(t.n_reused, 0);
+                CHECK_EQ(t.n_computed, n);
                 CHECK(!memcmp(got->answer, first.answer, sizeof first.answer));
             }
             *got = (heard){0}; /* what scoring has computed is reused */

@@ -160,6 +160,8 @@ typedef struct carat_generate_options {
 typedef struct carat_timings {
     int64_t n_prompt;              /* tokens of the prompt */
     int64_t n_reused;              /* of n_prompt: not computed, from a cache */
+    int64_t n_computed;            /* of n_prompt: computed in prefill_ms. The rest of a prompt
+                                      whose end no pass reached is in neither count */
     int64_t n_generated;           /* sampled tokens */
     int64_t n_thinking;            /* of n_generated: tokens of thoughts, with their marks */
     bool thinking_cut;             /* a thought was closed by force */

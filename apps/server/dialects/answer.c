@@ -347,6 +347,7 @@ usage answer_usage(const answer *a)
         if (i % per == 0) {                 /* the prompt of n answers counts once */
             u.prompt += t->n_prompt || !n ? t->n_prompt : a->n_prompt;
             u.cached += t->n_reused;
+            u.computed += t->n_prompt || !n ? t->n_computed : a->n_prompt;
         }
         u.generated += t->n_generated > n ? t->n_generated : n;
         u.thinking += t->n_thinking;
@@ -703,12 +704,11 @@ void put_progress(const answer *a, const carat_event *ev, str *o)
 void put_timings(const answer *a, str *o)
 {
     usage u = answer_usage(a);
-    int64_t fresh = u.prompt - u.cached;
     json_open(o, "timings", '{');
     json_int(o, "cache_n", u.cached);
-    json_int(o, "prompt_n", fresh);
+    json_int(o, "prompt_n", u.computed);
     json_number(o, "prompt_ms", u.prefill_ms);
-    json_number(o, "prompt_per_second", u.prefill_ms > 0 ? 1000 * (double)fresh / u.prefill_ms : 0);
+    json_number(o, "prompt_per_second", u.prefill_ms > 0 ? 1000 * (double)u.computed / u.prefill_ms : 0);
     json_int(o, "predicted_n", u.generated);
     json_number(o, "predicted_ms", u.decode_ms);
     json_number(o, "predicted_per_second",

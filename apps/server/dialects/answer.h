@@ -119,7 +119,7 @@ void make_id(char out[ID_BYTES], const char *prefix); /* prefix and 32 random he
 
 /* Sums over choices. */
 typedef struct usage {
-    int64_t prompt, cached, generated, thinking;
+    int64_t prompt, cached, computed, generated, thinking;
     int64_t rounds, drafted, accepted; /* of speculative decoding */
     const char *drafter;               /* NULL: none */
     const char *sparse;                /* how attention left keys out; NULL: it did not */

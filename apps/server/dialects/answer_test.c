@@ -346,6 +346,33 @@ TEST(answer_usage_says_what_experts_cost)
     }
 }
 
+/* A prompt that was cancelled after 50 of its 100 tokens, of which a cache had 20. */
+TEST(answer_timings_count_tokens_that_were_computed)
+{
+    static const char llama[] = "\"cache_n\":20,\"prompt_n\":30,\"prompt_ms\":100,"
+                                "\"prompt_per_second\":300,";
+    static const char messages[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
+    static const struct {
+        api_kind api;
+        const char *body, *says;
+    } cases[] = {
+        {API_CHAT, messages, llama},
+        {API_LLAMA, "{\"prompt\":\"hi\"}", llama},
+        {API_OLLAMA_CHAT, messages, "\"prompt_eval_count\":50,\"prompt_eval_duration\":100000000,"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run r;
+        choice_event end = {
+            .done = true,
+            .timings = {.n_prompt = 100, .n_reused = 20, .n_computed = 30, .prefill_ms = 100}};
+        open_run_of(&r, cases[i].api, cases[i].body);
+        take_json(&r, &end);
+        r.d->end(&r.a, &r.stream);
+        r.d->whole(&r.a, &r.whole);
+        CHECK_MSG(strstr(r.whole.at, cases[i].says), "case %zu: %s", i, r.whole.at);
+        close_run(&r);
+    }
+}
+
 TEST(answer_failures_end_a_stream_in_words)
 {
     for (api_kind api = API_CHAT; api <= API_MESSAGES; api++) {

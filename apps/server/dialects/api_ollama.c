@@ -406,7 +406,7 @@ static void put_metrics(const answer *a, str *o)
     json_text(o, "done_reason", a->choice[0].finish == CARAT_FINISH_LENGTH ? "length" : "stop");
     json_int(o, "total_duration", as_ns(clock_ms() - a->start_ms));
     json_int(o, "load_duration", as_ns(a->load_ms));
-    json_int(o, "prompt_eval_count", u.prompt);
+    json_int(o, "prompt_eval_count", u.cached + u.computed);
     json_int(o, "prompt_eval_duration", as_ns(u.prefill_ms));
     json_int(o, "eval_count", u.generated);
     json_int(o, "eval_duration", as_ns(u.decode_ms));
