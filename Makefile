@@ -107,7 +107,7 @@ CORE_OBJ := $(ISA_OBJ) $(call obj,$(filter-out $(ISA_SRC),$(LIB_SRC)))
 # In a build without CUDA the host code of the CUDA device plans for GPUs that are not here: none.h is the
 # runtime's header, and never.c has the launchers and calls of the runtime that a plan does not make.
 NONE = $(BUILD)/none
-CUDA_HOST := $(sort $(wildcard backend/cuda/*.c))
+CUDA_HOST := $(sort $(wildcard backend/cuda/*.c backend/cuda/*/*.c))
 NONE_OBJ := $(CUDA_HOST:%.c=$(NONE)/%.o)
 LIB_OBJ := $(CORE_OBJ) $(NONE_OBJ) $(NONE)/never.o
 # JSON files and safetensors are read by programs alone: libcarat is not linked with jansson.
@@ -130,7 +130,7 @@ GENCODE = $(if $(ARCH),-gencode arch=compute_$(CU_AS)$(,)code=sm_$(ARCH),$(forea
           -gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_90$(,)code=compute_90)
 NVFLAGS = -std=c++17 -O3 -Iinclude -I. $(GENCODE) -Xcompiler \
           "-O2 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics"
-CU_SRC := $(sort $(wildcard backend/cuda/*.cu))
+CU_SRC := $(sort $(wildcard backend/cuda/*.cu backend/cuda/*/*.cu))
 CUDA_C := $(filter-out backend/cuda/none.c,$(CUDA_HOST))
 CUDA_OBJ := $(CORE_OBJ) $(call obj,$(CUDA_C)) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
@@ -144,7 +144,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc
 # Kernels take minutes, so each is compiled when a header of its own changes; one whose headers are
 # not known yet, when any does.
 CU_OBJ = $(CU_SRC:%.cu=$(BUILD)/%.cu.o) $(CU_SRC:%.cu=$(BUILD)/emu/%.cu.o)
-$(foreach o,$(CU_OBJ),$(if $(wildcard $(o:.o=.d)),,$(o))): $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
+$(foreach o,$(CU_OBJ),$(if $(wildcard $(o:.o=.d)),,$(o))): $(wildcard backend/cuda/*.cuh backend/cuda/*.h backend/cuda/*/*.cuh backend/cuda/*/*.h)
 -include $(CU_OBJ:.o=.d)
 APP_OBJ := $(call obj,$(APP_SRC))
 TEST_OBJ := $(call obj,$(TEST_SRC))
@@ -305,7 +305,7 @@ $(EMU)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
 -include $(EMU_CHECK:.o=.d) $(wildcard $(EMU)/bench/*.d)
-$(addprefix $(EMU)/backend/cuda/,matmul_rows.cu.o matmul_experts.cu.o split8.cu.o): EMU_CALLS = -include tests/cuda/emu_calls.h
+$(addprefix $(EMU)/backend/cuda/,product/matmul_rows.cu.o experts/matmul_experts.cu.o attend/split8.cu.o): EMU_CALLS = -include tests/cuda/emu_calls.h
 $(EMU)/%.cu.o: %.cu tests/cuda/emu.h tests/cuda/emu_calls.h $(BUILD)/emulator
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -MMD -MP -include tests/cuda/emu.h $(EMU_CALLS) -x c++ -c -o $@ $<

@@ -32,7 +32,8 @@ typedef struct device_options {
     "choose kernels as on a card of compute capability N: 8.0, 8.6, 8.9, 9.0, 10.0 or 12.0; with " \
     "--gpu-mb also as on a card of that memory"
 #define OPT_DEVICE_AND_CARD(T, card_help) OPT_DEVICE_OR_SIZES(T, card_help, "gpus|device")
-/* The same where --gpu has sizes of GPUs that need not be here: split_needs is "gpus|device|gpu". */
+/* The same where --gpu has sizes of GPUs that need not be here: split_needs is "gpus|device|gpu".
+ */
 #define OPT_DEVICE_OR_SIZES(T, card_help, split_needs)                                             \
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
             "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)",       \

@@ -307,8 +307,7 @@ static void moe_glu_run(pass *p, mat y, mat x, routing r, const weight *gate, co
     a = mat_head_rows(a);
     b = mat_head_rows(b);
     if (!pass_failed(p))
-        op->act_mul(p, &to, mat_columns(a, 0, y.cols),
-                    up_half(a, b, up, y.cols), act);
+        op->act_mul(p, &to, mat_columns(a, 0, y.cols), up_half(a, b, up, y.cols), act);
     pass_release(p, mark); /* and the copy of y */
 }
 

@@ -116,7 +116,7 @@ typedef struct recur_base {
     float *conv;  /* [n_taps - 1][channels]: the last inputs of the convolution, oldest first */
     float *journal[2]; /* [journal_rows] of: inputs [channels], keys [n_k][dk] as the rule reads
                           them, errors [n_v][dv], decays [n_v] */
-    float *block; /* recur_block_floats; unused where view.block is 0 */
+    float *block;      /* recur_block_floats; unused where view.block is 0 */
 } recur_base;
 
 /* Floats that say which rows recur_base.block holds. */

@@ -5,12 +5,12 @@
  *
  * A line per product, format and number of rows: rows of an expert on average, microseconds
  * (medians by the host's clock) and TFLOP/s, of matmul_mma.cu and of matmul_tall_experts_hopper.cu,
- * and how much quicker the second is. Gated units are computed whole: products, activation, and the copy as
- * bf16. Each row chooses experts at random. "-": there is no such kernel.
+ * and how much quicker the second is. Gated units are computed whole: products, activation, and the
+ * copy as bf16. Each row chooses experts at random. "-": there is no such kernel.
  */
 #include "bench/matmul_cuda.h"
 #include "backend/cuda/cuda_int.h"
-#include "backend/cuda/launch_tall.h"
+#include "backend/cuda/product/launch_tall.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"

@@ -78,7 +78,8 @@ static void same_on_any_number(const char *path, const prompt *t, double near)
     for (int i = 0; i < test_trials(3); i++) {
         evaluate(whole, t, chunks[i], more);
         evaluate(m[0], t, chunks[i], one);
-        CHECK_MSG(splits_distance(more, one, n) <= near, "%s is %g off", path, splits_distance(more, one, n));
+        CHECK_MSG(splits_distance(more, one, n) <= near, "%s is %g off", path,
+                  splits_distance(more, one, n));
         for (int32_t r = 1; r < RANKS; r++) {
             evaluate(m[r], t, chunks[i], more);
             CHECK_MSG(!memcmp(one, more, n * sizeof *one), "%s on %d devices, chunks of %d", path,

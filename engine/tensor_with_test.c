@@ -22,8 +22,8 @@ static carat_model *open_on(const char *path, carat_model_options o, int32_t n_r
 {
     carat_model *m;
     carat_error e = {0};
-    CHECK_OK(splits_open(path, o,
-                         (split_place){.split = n_ranks ? "tensor" : NULL, .n = n_ranks}, &m, &e),
+    CHECK_OK(splits_open(path, o, (split_place){.split = n_ranks ? "tensor" : NULL, .n = n_ranks},
+                         &m, &e),
              e);
     CHECK_EQ(m->core.n_ranks, n_ranks);
     return m;
@@ -111,8 +111,9 @@ PLAIN_TEST(drafters_of_tensor_splits_propose_the_same)
  * one head of a global layer. */
 PLAIN_TEST(mtp_assistants_read_the_keys_of_all_ranks)
 {
-    static const char *const of[][2] = {
-        {"tiny-dense", "mtp-tiny"}, {"tiny-ple", "mtp-tiny-ordered"}, {"tiny-wide", "mtp-tiny-wide"}};
+    static const char *const of[][2] = {{"tiny-dense", "mtp-tiny"},
+                                        {"tiny-ple", "mtp-tiny-ordered"},
+                                        {"tiny-wide", "mtp-tiny-wide"}};
     for (int i = 0; i < 3; i++)
         proposes_the_same(synth_file(of[i][0], "f32", NULL, NULL),
                           synth_file(of[i][1], "f32", NULL, NULL));

@@ -234,7 +234,7 @@ static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
     if (!(x->result = mem_alloc(result_bytes(x->g, z))))
         return err_memory(e, "a drafter", result_bytes(x->g, z));
     x->features = mat_at(z->dev->alloc(z->dev, n), z->rows_max, x->g->n_features, x->g->n_embd,
-                        (int64_t)x->g->n_features * x->g->n_embd);
+                         (int64_t)x->g->n_features * x->g->n_embd);
     if (!x->features.at)
         return err_memory(e, "a drafter's features", n);
     x->held = x->features;

@@ -52,18 +52,20 @@ TEST(objects_depend_on_compiler_and_flags)
     CHECK(strstr(str_text(&out), "-o build/base/err.o"));
     make_prints(dir, "build/base/err.o", &out);
     /* As a build with CUDA leaves it; then a header changes. */
-    snprintf(
-        line, sizeof line,
-        "cd '%s' && mkdir -p build/backend/cuda && touch header.h build/backend/cuda/prefetch.o && "
-        "echo build/backend/cuda/prefetch.o: header.h >build/backend/cuda/prefetch.d",
-        dir);
+    snprintf(line, sizeof line,
+             "cd '%s' && mkdir -p build/backend/cuda/experts && touch header.h "
+             "build/backend/cuda/experts/prefetch.o && "
+             "echo build/backend/cuda/experts/prefetch.o: header.h "
+             ">build/backend/cuda/experts/prefetch.d",
+             dir);
     CHECK(!system(line));
-    make_prints(dir, "-n build/backend/cuda/prefetch.o", &out);
+    make_prints(dir, "-n build/backend/cuda/experts/prefetch.o", &out);
     CHECK_MSG(strstr(str_text(&out), "up to date"), "again: %s", str_text(&out));
     snprintf(line, sizeof line, "touch -d '1 hour' '%s/header.h'", dir);
     CHECK(!system(line));
-    make_prints(dir, "-n build/backend/cuda/prefetch.o", &out);
-    CHECK_MSG(strstr(str_text(&out), "-o build/backend/cuda/prefetch.o"), "%s", str_text(&out));
+    make_prints(dir, "-n build/backend/cuda/experts/prefetch.o", &out);
+    CHECK_MSG(strstr(str_text(&out), "-o build/backend/cuda/experts/prefetch.o"), "%s",
+              str_text(&out));
     make_prints(dir, "-n", &out);
     CHECK_MSG(strstr(str_text(&out), "-o build/carat"), "make alone: %s", str_text(&out));
 }

@@ -125,8 +125,7 @@ TEST(rows_with_different_adapters_take_the_scratch_of_plans)
         AUTO(fidelity_close) fidelity f;
         fidelity_open(&f, fidelity_names[i]);
         AUTO_MEM char *floats = mem_strdup(fidelity_write(&f, NULL));
-        AUTO_MEM char *blocks =
-            mem_strdup(fidelity_write(&f, &(fidelity_file){.type = NUM_Q8_0}));
+        AUTO_MEM char *blocks = mem_strdup(fidelity_write(&f, &(fidelity_file){.type = NUM_Q8_0}));
         for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
             const lora_recipe r = {.rank = 4, .alpha = 8, .seed = 31, .only = of[k]};
             const char *adapter = test_temp("adapter.gguf");

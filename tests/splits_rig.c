@@ -9,7 +9,15 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDTH = 40, HEIGHT = 30, BEFORE = 5, LOWEST = 5, PICTURE_TOKENS = 70, ROOM = 1024, WAITING = 8 };
+enum {
+    WIDTH = 40,
+    HEIGHT = 30,
+    BEFORE = 5,
+    LOWEST = 5,
+    PICTURE_TOKENS = 70,
+    ROOM = 1024,
+    WAITING = 8
+};
 
 carat_status splits_open(const char *path, carat_model_options o, split_place at, carat_model **m,
                          carat_error *e)
@@ -96,7 +104,8 @@ static carat_status submit(carat_model *m, carat_batch *b, const split_jobs *j, 
         .speculation = {.n_max = j->n_draft, .fixed = j->n_draft > 0},
     };
     carat_job job = {.ids = ids, .opt = &g, .fn = keep, .done = ended, .user = out};
-    carat_status st = j->pictures ? new_picture(m, j->seed + (uint64_t)i, &out->picture, e) : CARAT_OK;
+    carat_status st =
+        j->pictures ? new_picture(m, j->seed + (uint64_t)i, &out->picture, e) : CARAT_OK;
     st = st ? st : make_prompt(m, j, i, out->picture, ids, &job.n, e);
     carat_sampling_default(m, &g.sampling);
     g.sampling.ignore_eog = true;
@@ -170,12 +179,27 @@ const split_case split_cases[SPLIT_CASES] = {
     {"DFlash", "tiny-qwen35-keys", NULL, NULL, "dflash-tiny-qwen35", {SOME, .n_draft = 4}},
     {"an MTP assistant", "tiny-dense", NULL, NULL, "mtp-tiny", {SOME, .n_draft = 4}},
     /* the oldest pages of every rank leave its memory */
-    {"a pool", "tiny-qwen3", NULL, NULL, NULL,
-     {.session = {.n_ctx = 768, .chunk = 64, .checkpoint_mb = -1, .kv_resident = 512,
-                  .kv_policy = "lru"},
-      .n = 3, .n_slots = 2, .n_tokens = 12, .longest = 700, .seed = 7}},
-    {"the bundled model", NULL, NULL, NULL, NULL,
-     {.session = {.n_ctx = 256, .chunk = 16}, .n = 3, .n_slots = 3, .n_tokens = SPLITS_TOKENS,
+    {"a pool",
+     "tiny-qwen3",
+     NULL,
+     NULL,
+     NULL,
+     {.session =
+          {.n_ctx = 768, .chunk = 64, .checkpoint_mb = -1, .kv_resident = 512, .kv_policy = "lru"},
+      .n = 3,
+      .n_slots = 2,
+      .n_tokens = 12,
+      .longest = 700,
+      .seed = 7}},
+    {"the bundled model",
+     NULL,
+     NULL,
+     NULL,
+     NULL,
+     {.session = {.n_ctx = 256, .chunk = 16},
+      .n = 3,
+      .n_slots = 3,
+      .n_tokens = SPLITS_TOKENS,
       .texts = questions}},
 };
 

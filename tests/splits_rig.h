@@ -36,7 +36,7 @@ typedef struct split_jobs {
 typedef struct split_said {
     int32_t id[SPLITS_TOKENS], n, n_drafted;
     float logprob[SPLITS_TOKENS][SPLITS_TOP]; /* of the most probable tokens */
-    carat_media *picture; /* until all have answered */
+    carat_media *picture;                     /* until all have answered */
     bool done;
     carat_status st;
     carat_error e;

@@ -55,15 +55,14 @@ static void same_on(const char *path, const split_place *at, int32_t n)
 
 /* In layers, how a model is cut in two and in three; where layers read the keys of others, too. */
 static const char *const uneven[SPLITS_MAX] = {NULL, "1,3", "2,1,1", NULL},
-                        *const shared[SPLITS_MAX] = {NULL, "1,5", "1,1,5", "1,1,1,5"};
+                         *const shared[SPLITS_MAX] = {NULL, "1,5", "1,1,5", "1,1,1,5"};
 
 static void same_everywhere(const char *size, const char *type, const char *const *parts)
 {
     const char *path = synth_file(size, type, NULL, NULL);
     split_place at[2][SPLITS_MAX];
     for (int32_t i = 0; i < SPLITS_MAX; i++) {
-        at[0][i] = (split_place){
-            .split = i ? "layers" : NULL, .n = i + 1, .parts = parts[i]};
+        at[0][i] = (split_place){.split = i ? "layers" : NULL, .n = i + 1, .parts = parts[i]};
         at[1][i] = (split_place){.split = "tensor", .n = i + 1};
     }
     same_on(path, at[0], SPLITS_MAX);

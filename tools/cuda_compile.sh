@@ -36,7 +36,7 @@ closure() {
 
 : >"$tmp/todo"
 n=0
-for f in backend/cuda/*.cu; do
+for f in backend/cuda/*.cu backend/cuda/*/*.cu; do
     # wgmma exists on compute capability 9.0 alone.
     case $f in
     *_hopper.cu) arch="-gencode arch=compute_90a,code=sm_90a" ;;

@@ -711,12 +711,9 @@ void cpu_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const w
 
 void cpu_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w)
 {
-    run_experts(p, &(expert_call){.r = r,
-                                  .a = w,
-                                  .x = *x,
-                                  .y = mat_head_rows(y),
-                                  .x_share = r.k,
-                                  .n_out = y.cols});
+    run_experts(
+        p, &(expert_call){
+               .r = r, .a = w, .x = *x, .y = mat_head_rows(y), .x_share = r.k, .n_out = y.cols});
 }
 
 typedef struct join_job {
@@ -745,9 +742,8 @@ void cpu_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     int32_t n = r.rows * r.k, d = down->n_out;
     size_t mark = pass_mark(p);
     mat z = mat_at(pass_temp(p, (size_t)n * (size_t)d * sizeof(float)), n, 1, d, d);
-    run_experts(
-        p, &(expert_call){
-               .r = r, .a = down, .x = mat_head_rows(x), .y = z, .x_share = 1, .n_out = d});
+    run_experts(p, &(expert_call){
+                       .r = r, .a = down, .x = mat_head_rows(x), .y = z, .x_share = 1, .n_out = d});
     join_job j = {y, z, r};
     if (p->dry || pass_failed(p))
         j.r.rows = 0;

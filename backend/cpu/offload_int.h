@@ -27,7 +27,8 @@ enum {
     AHEAD_BYTES = 1024 /* of codes, asked for before they are read: the best of 1 to 8 KiB */
 };
 
-/* ---- Facts of the layouts, as traits of backend/cuda/formats.cuh ----------------------------- */
+/* ---- Facts of the layouts, as traits of backend/cuda/product/formats.cuh
+ * ----------------------------- */
 
 #define IS_BYTES(k) ((k) == OFFLOAD_Q8_0 || (k) == OFFLOAD_G8)
 #define IS_FIVE(k) ((k) == OFFLOAD_Q5_0 || (k) == OFFLOAD_Q5_1 || (k) == OFFLOAD_Q5_K)
@@ -269,7 +270,7 @@ static void tile_sums(const offload_matrix *w, int32_t tile, int32_t n_parts, co
 /* ---- The activation -------------------------------------------------------------------------- */
 
 /* exp(x) as 2^n e^r: the polynomial is Taylor's up to r^7, |r| <= ln(2) / 2. NaN stays NaN.
- * backend/cuda/offload.cuh has the same operations. */
+ * backend/cuda/experts/offload.cuh has the same operations. */
 INLINE float exp_of(float x)
 {
     const float magic = 0x1.8p23f; /* adding it rounds to an integer, in the low bits */

@@ -46,8 +46,8 @@ typedef struct offload_post {
 } offload_post;
 
 /* What the GPU asks the host to copy into its buffers before a layer needs it
- * (backend/cuda/prefetch.h). The GPU writes an entry, and then `seq`, its number; entry seq %
- * PREFETCH_POSTS. */
+ * (backend/cuda/experts/prefetch.h). The GPU writes an entry, and then `seq`, its number; entry seq
+ * % PREFETCH_POSTS. */
 enum {
     PREFETCH_POSTS = 16,
     PREFETCH_MOST = 4,               /* experts on their way, at most */

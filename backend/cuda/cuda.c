@@ -4,10 +4,10 @@
  * with this file in it starts on any machine. All work goes to one stream, in order, so uploads and
  * downloads need no other synchronisation with passes.
  */
-#include "backend/cuda/launch_tall.h"
-#include "backend/cuda/offload.h"
+#include "backend/cuda/product/launch_tall.h"
+#include "backend/cuda/experts/offload.h"
 #include "backend/cuda/cuda_int.h"
-#include "backend/cuda/page_rescore_int.h"
+#include "backend/cuda/pages/page_rescore_int.h"
 #include "backend/cuda/plan_only.h"
 #include "backend/experts.h"
 #include "base/mem.h"

@@ -25,11 +25,11 @@
 #ifndef BACKEND_CUDA_CUDA_INT_H
 #define BACKEND_CUDA_CUDA_INT_H
 
-#include "backend/cuda/launch_attend.h"
-#include "backend/cuda/launch_pages.h"
-#include "backend/cuda/launch_products.h"
-#include "backend/cuda/launch_recur.h"
-#include "backend/cuda/launch_skip.h"
+#include "backend/cuda/attend/launch_attend.h"
+#include "backend/cuda/pages/launch_pages.h"
+#include "backend/cuda/product/launch_products.h"
+#include "backend/cuda/recur/launch_recur.h"
+#include "backend/cuda/attend/launch_skip.h"
 #include "backend/cuda/launch_small.h"
 #include "backend/ops.h"
 
@@ -149,7 +149,7 @@ typedef struct cuda_device {
     bool no_peers;    /* CARAT_PEERS=off: they go through the host, as between consumer boards */
     chunk_turns chunks;
     step_rows rows_all, rows_out; /* as uploaded for the pass under way */
-    const uint32_t *pass_number; /* pass.number */
+    const uint32_t *pass_number;  /* pass.number */
     const dev_kv_base *kv;
     dev_recur recur;
     const int32_t *out_row;

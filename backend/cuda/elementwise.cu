@@ -3,9 +3,9 @@
  * A row may be part of a wider one (one head of every row). One thread per value, rows in y of the
  * grid. All are bound by launch latency at few rows and by bandwidth at many.
  */
-#include "backend/cuda/launch_products.h"
+#include "backend/cuda/product/launch_products.h"
 #include "backend/cuda/launch_small.h"
-#include "backend/cuda/blocks.cuh"
+#include "backend/cuda/product/blocks.cuh"
 
 enum { T_F32 = 0, T_F16 = 1, T_BF16 = 30 };
 

@@ -5,9 +5,9 @@
  * does ask of the files with kernels is repeated here: the shared memory that blocks take, by which
  * the host chooses kernels. tests/cuda/check_plan.c compares it with the kernels' own answers.
  */
-#include "backend/cuda/launch_attend.h"
-#include "backend/cuda/launch_recur.h"
-#include "backend/cuda/launch_skip.h"
+#include "backend/cuda/attend/launch_attend.h"
+#include "backend/cuda/recur/launch_recur.h"
+#include "backend/cuda/attend/launch_skip.h"
 
 #ifndef NONE_SIZES /* check_plan.c takes the rest */
 #include "backend/cuda/none.h"

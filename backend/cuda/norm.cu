@@ -16,9 +16,9 @@
  * as beside attention. Kernels without it need fewer registers: they serve many rows, whose blocks
  * do not fit all at once, and GPUs on which kernels do not overlap.
  */
-#include "backend/cuda/key_walk.cuh"
-#include "backend/cuda/kv_formats.cuh"
-#include "backend/cuda/launch_products.h"
+#include "backend/cuda/attend/key_walk.cuh"
+#include "backend/cuda/attend/kv_formats.cuh"
+#include "backend/cuda/product/launch_products.h"
 #include "backend/cuda/launch_small.h"
 
 enum { PER = 8, WIDEST = 8192 }; /* values a thread, twice four; the most of a block */

@@ -269,7 +269,8 @@ static status check_lost(rig *g, const char *path, err *e)
         emu_lose_gpu(lost);
         st = carat_model_open(path, &none, &m, e);
         const device *d = st ? NULL : device_bare(m->dev);
-        n_wrong += !d || d->kind != DEVICE_CUDA || d->number != (lost == 0) || (lost == 0) != tells_lost(m, 0);
+        n_wrong += !d || d->kind != DEVICE_CUDA || d->number != (lost == 0) ||
+                   (lost == 0) != tells_lost(m, 0);
         carat_model_close(m);
         m = NULL;
         n_wrong += (carat_model_open(path, &named, &m, &why) != OK) != (lost == 0);

@@ -52,10 +52,9 @@ static void check_branches(rig *g, int32_t rows, int32_t n)
         if (turn == 0)
             verdict(g, "norm branches", shape, both_error(g, &b, x[0], x[1]), F32_BOUND);
         for (int i = 0; i < 3; i++) {
-            verdict(g, turn ? "norms" : "norms joined", shape,
-                    both_error(g, &b, h[0][i], h[1][i]), F32_BOUND);
-            mat pr = op_matmul(&b.ref, h[0][i], &d.w[0]),
-                pg = op_matmul(&b.gpu, h[1][i], &d.w[1]);
+            verdict(g, turn ? "norms" : "norms joined", shape, both_error(g, &b, h[0][i], h[1][i]),
+                    F32_BOUND);
+            mat pr = op_matmul(&b.ref, h[0][i], &d.w[0]), pg = op_matmul(&b.gpu, h[1][i], &d.w[1]);
             verdict(g, "norms + product", shape, both_error(g, &b, pr, pg),
                     product_bound(NUM_Q8_0, rows));
         }

@@ -4,8 +4,8 @@
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
-#include "backend/cuda/prefetch.h"
-#include "backend/cuda/experts_int.h"
+#include "backend/cuda/experts/prefetch.h"
+#include "backend/cuda/experts/experts_int.h"
 #include "backend/experts.h"
 #include "base/mem.h"
 

@@ -5,7 +5,7 @@
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
-#include "backend/cuda/launch_skip.h"
+#include "backend/cuda/attend/launch_skip.h"
 #include "backend/sparse.h"
 #include "base/mem.h"
 #include "engine/engine_int.h"

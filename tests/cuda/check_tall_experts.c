@@ -5,7 +5,7 @@
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
-#include "backend/cuda/launch_tall.h"
+#include "backend/cuda/product/launch_tall.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -120,8 +120,7 @@ static void units(const tall_rig *r, const packed *w, const packed *up, const pa
                                               {"units by silu", "their copy"},
                                               {"cut units with biases", "their copy"}};
         say(r, what[how][0], done, count_different(r, r->y, r->want, n * sizeof *r->y));
-        say(r, what[how][1], done,
-            count_different(r, r->copy, r->want_copy, n * sizeof *r->copy));
+        say(r, what[how][1], done, count_different(r, r->copy, r->want_copy, n * sizeof *r->copy));
     }
 }
 
@@ -183,7 +182,7 @@ static void check_case(rig *g, const tall_case *a)
 
 void check_tall_experts(rig *g)
 {
-    static const num_type types[] = {NUM_Q4_0, NUM_Q4_1,  NUM_Q5_0,   NUM_Q5_1, NUM_Q8_0, NUM_Q4_K,
+    static const num_type types[] = {NUM_Q4_0, NUM_Q4_1, NUM_Q5_0,   NUM_Q5_1,  NUM_Q8_0, NUM_Q4_K,
                                      NUM_Q5_K, NUM_Q6_K, NUM_IQ4_NL, NUM_MXFP4, NUM_Q3_K};
     for (int i = 0; i < (int)(sizeof types / sizeof *types); i++)
         check_case(g, &(tall_case){types[i], 256, i % 2 ? 48 : 32, 4, 50 + 7 * i, i % 2 != 0});

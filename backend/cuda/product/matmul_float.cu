@@ -1,0 +1,254 @@
+/* matmul_float.cu - products with weights of floats: F32, F16, BF16, in the file's rows.
+ *
+ * Activations and sums are f32. Routers, per-layer projections at few rows and test models take
+ * this path. Of answers one warp computes an output: a lane's columns and the tree that adds the
+ * lanes are the same at every row count.
+ *
+ * Of prompts a row's columns are added in slices of SLICE, each in ascending order, and then the
+ * slices in ascending order. Few rows have a lane for each slice (slices_kernel); many rows have
+ * tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
+ */
+#include "backend/cuda/product/launch_products.h"
+#include "backend/cuda/dev.cuh"
+
+template <int K> DEV float load1(const uint8_t *row, int64_t i)
+{
+    if (K == PACK_F32)
+        return ((const float *)row)[i];
+    uint32_t u = ((const uint16_t *)row)[i];
+    return K == PACK_F16 ? f16_to_f32(u) : bf16_to_f32(u);
+}
+
+struct float_args {
+    dev_mat y, x;
+    packed w;
+    const int32_t *expert; /* [rows * k] or NULL: the matrix of output row r, head j */
+    int32_t k, x_heads;    /* experts per row; x has one head for all, or one each */
+    bool glu;              /* y = gelu(W x) * (W' x), W' = up, rows up_row.. */
+    packed up;
+    int32_t up_row, n_out;
+};
+
+/* y[r, o] = sum_i x[r, i] W[o, i]      W: floats, x: f32, rows in tiles of R
+ * grid:   one warp per output, 8 warps per block; y: tiles of rows (experts: one pair each)
+ * shared: none
+ * bound:  reading W, once per R rows */
+template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kernel(float_args a)
+{
+    grid_trigger();
+    grid_wait();
+    int o = (int)(blockIdx.x * 8 + (threadIdx.x >> 5)), lane = lane_id();
+    if (o >= a.n_out)
+        return;
+    int r0 = (int)blockIdx.y * R, n = a.w.n_in, head = 0;
+    size_t mat = 0;
+    if (a.expert) { /* R is 1 */
+        mat = (size_t)a.expert[r0];
+        head = r0 % a.k;
+        r0 /= a.k;
+    }
+    size_t width = K == PACK_F32 ? 4 : 2;
+    const uint8_t *row = a.w.codes + mat_at(a.w, mat) + (size_t)o * n * width;
+    const uint8_t *row2 = row;
+    if (a.glu)
+        row2 = a.up.codes + mat_at(a.up, mat) + (size_t)(o + a.up_row) * n * width;
+    const float *x[R];
+    float acc[R], acc2[R];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        int at = r0 + r < a.x.rows ? r0 + r : a.x.rows - 1; /* rows past the end repeat the last */
+        x[r] = a.x.at + at * a.x.stride + (a.x_heads > 1 ? (int64_t)head * n : 0);
+        acc[r] = acc2[r] = 0;
+    }
+    if (n % 4 == 0 && a.x.stride % 4 == 0) {
+#pragma unroll 4
+        for (int i = lane * 4; i < n; i += 128) {
+            float4 w = load4<K>(row, i), u = a.glu ? load4<K>(row2, i) : w;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                float4 v = *(const float4 *)(x[r] + i);
+                acc[r] = fma_rn(w.x, v.x, acc[r]);
+                acc[r] = fma_rn(w.y, v.y, acc[r]);
+                acc[r] = fma_rn(w.z, v.z, acc[r]);
+                acc[r] = fma_rn(w.w, v.w, acc[r]);
+                if (a.glu) {
+                    acc2[r] = fma_rn(u.x, v.x, acc2[r]);
+                    acc2[r] = fma_rn(u.y, v.y, acc2[r]);
+                    acc2[r] = fma_rn(u.z, v.z, acc2[r]);
+                    acc2[r] = fma_rn(u.w, v.w, acc2[r]);
+                }
+            }
+        }
+    } else {
+        for (int i = lane; i < n; i += 32) {
+            float w = load1<K>(row, i), u = a.glu ? load1<K>(row2, i) : w;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                acc[r] = fma_rn(w, x[r][i], acc[r]);
+                if (a.glu)
+                    acc2[r] = fma_rn(u, x[r][i], acc2[r]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        float s = warp_sum(acc[r]), u = a.glu ? warp_sum(acc2[r]) : 0;
+        if (lane == 0 && r0 + r < a.y.rows)
+            a.y.at[(r0 + r) * a.y.stride + (int64_t)head * a.n_out + o] =
+                a.glu ? gate_of(false, s) * u : s;
+    }
+}
+
+/* ---- Rows of prompts ----------------------------------------------------------------------- */
+
+enum {
+    SLICE = 64, /* columns whose products are added in one chain */
+    SLICE_LANES = 32,
+    TILE = 64,      /* rows and outputs of a block */
+    TILE_STEP = 16, /* columns at a time */
+    TILE_THREADS = 256,
+    TILE_LINE = TILE + 4
+};
+
+/* y[r, o], a few rows.
+ * grid:   one warp per output, 8 warps per block; y: rows
+ * shared: none
+ * bound:  latency: a chain of SLICE products */
+template <int K> __global__ void __launch_bounds__(256) slices_kernel(float_args a)
+{
+    grid_trigger();
+    grid_wait();
+    int o = (int)(blockIdx.x * 8 + (threadIdx.x >> 5)), r = (int)blockIdx.y, n = a.w.n_in;
+    if (o >= a.n_out)
+        return;
+    const uint8_t *row = a.w.codes + (size_t)o * n * (K == PACK_F32 ? 4 : 2);
+    const float *x = a.x.at + r * a.x.stride;
+    float total = 0;
+#pragma unroll 1
+    for (int from = 0; from < n; from += SLICE * SLICE_LANES) {
+        int i0 = from + SLICE * lane_id(), end = min(i0 + (int)SLICE, n);
+        float sum = 0;
+#pragma unroll 4
+        for (int i = i0; i < end; i += 4) {
+            float4 w = load4<K>(row, i), v = *(const float4 *)(x + i);
+            sum = fma_rn(w.x, v.x, sum);
+            sum = fma_rn(w.y, v.y, sum);
+            sum = fma_rn(w.z, v.z, sum);
+            sum = fma_rn(w.w, v.w, sum);
+        }
+        for (int lane = 0; lane < SLICE_LANES && from + SLICE * lane < n; lane++)
+            total += shfl_f32(sum, lane);
+    }
+    if (lane_id() == 0)
+        a.y.at[r * a.y.stride + o] = total;
+}
+
+/* A thread's four columns of a row of x, or of W. */
+template <int K> DEV float4 tile_piece(const float_args &a, bool weights, int first, int i)
+{
+    int t = (int)threadIdx.x, at = first + (t >> 2), n = a.w.n_in, c = i + (t & 3) * 4;
+    bool in = c < n && at < (weights ? a.n_out : a.x.rows);
+    if (!in)
+        return make_float4(0, 0, 0, 0);
+    return weights ? load4<K>(a.w.codes + (size_t)at * n * (K == PACK_F32 ? 4 : 2), c)
+                   : *(const float4 *)(a.x.at + at * a.x.stride + c);
+}
+DEV void leave_piece(float (*to)[TILE_LINE], float4 v)
+{
+    int row = (int)threadIdx.x >> 2, c = ((int)threadIdx.x & 3) * 4;
+    to[c][row] = v.x, to[c + 1][row] = v.y, to[c + 2][row] = v.z, to[c + 3][row] = v.w;
+}
+
+/* y[r, o], many rows.
+ * grid:   TILE outputs x TILE rows; a thread has 4 x 4 of them
+ * shared: two steps of columns of x and W: 17 KB
+ * bound:  multiply-adds in f32 */
+template <int K> __global__ void __launch_bounds__(TILE_THREADS, 2) tile_kernel(float_args a)
+{
+    __shared__ __align__(16) float xs[2][TILE_STEP][TILE_LINE], ws[2][TILE_STEP][TILE_LINE];
+    int o0 = (int)blockIdx.x * TILE, r0 = (int)blockIdx.y * TILE, n = a.w.n_in;
+    int tx = (int)threadIdx.x & 15, ty = (int)threadIdx.x >> 4;
+    float total[4][4], sum[4][4];
+    grid_trigger();
+    float4 w = tile_piece<K>(a, true, o0, 0);
+#pragma unroll
+    for (int k = 0; k < 16; k++)
+        total[k >> 2][k & 3] = sum[k >> 2][k & 3] = 0;
+    grid_wait();
+    float4 x = tile_piece<K>(a, false, r0, 0);
+    for (int i = 0, turn = 0; i < n; i += TILE_STEP, turn ^= 1) {
+        leave_piece(xs[turn], x);
+        leave_piece(ws[turn], w);
+        __syncthreads();
+        x = tile_piece<K>(a, false, r0, i + TILE_STEP);
+        w = tile_piece<K>(a, true, o0, i + TILE_STEP);
+#pragma unroll
+        for (int c = 0; c < TILE_STEP; c++) {
+            float4 u = *(const float4 *)&xs[turn][c][4 * ty];
+            float4 v = *(const float4 *)&ws[turn][c][4 * tx];
+            float ur[4] = {u.x, u.y, u.z, u.w}, vr[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int k = 0; k < 16; k++)
+                sum[k >> 2][k & 3] = fma_rn(vr[k & 3], ur[k >> 2], sum[k >> 2][k & 3]);
+        }
+        if ((i + TILE_STEP) % SLICE == 0 || i + TILE_STEP >= n)
+#pragma unroll
+            for (int k = 0; k < 16; k++) {
+                total[k >> 2][k & 3] += sum[k >> 2][k & 3];
+                sum[k >> 2][k & 3] = 0;
+            }
+    }
+#pragma unroll
+    for (int k = 0; k < 16; k++) {
+        int r = r0 + 4 * ty + (k >> 2), o = o0 + 4 * tx + (k & 3);
+        if (r < a.y.rows && o < a.n_out)
+            a.y.at[r * a.y.stride + o] = total[k >> 2][k & 3];
+    }
+}
+
+template <int K> static void launch_prompt(cudaStream_t s, const float_args &a)
+{
+    enum { FEW = 48 };
+    unsigned rows = (unsigned)a.y.rows, n = (unsigned)a.n_out;
+    if (a.y.rows <= FEW || a.n_out <= 4)
+        LAUNCH(slices_kernel<K>, dim3((n + 7) / 8, rows), dim3(256), 0, s, a);
+    else
+        LAUNCH(tile_kernel<K>, dim3((n + TILE - 1) / TILE, (rows + TILE - 1) / TILE),
+               dim3(TILE_THREADS), 0, s, a);
+}
+
+template <int R> static void launch_float(cudaStream_t s, float_args a, int tiles)
+{
+    dim3 grid((unsigned)((a.n_out + 7) / 8), (unsigned)tiles);
+    if (a.w.kind == PACK_F32)
+        LAUNCH((matmul_float_kernel<PACK_F32, R>), grid, dim3(256), 0, s, a);
+    else if (a.w.kind == PACK_F16)
+        LAUNCH((matmul_float_kernel<PACK_F16, R>), grid, dim3(256), 0, s, a);
+    else
+        LAUNCH((matmul_float_kernel<PACK_BF16, R>), grid, dim3(256), 0, s, a);
+}
+
+extern "C" void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w, bool prompt)
+{
+    float_args a = {y, x, w, 0, 1, 1, false, w, 0, w.n_out};
+    if (prompt && w.n_in % 4 == 0 && x.stride % 4 == 0) {
+        if (w.kind == PACK_F32)
+            launch_prompt<PACK_F32>(s, a);
+        else if (w.kind == PACK_F16)
+            launch_prompt<PACK_F16>(s, a);
+        else
+            launch_prompt<PACK_BF16>(s, a);
+    } else if (y.rows == 1)
+        launch_float<1>(s, a, 1);
+    else
+        launch_float<8>(s, a, (y.rows + 7) / 8);
+}
+
+/* Experts: row r, head j of y is a product with matrix id[r * k + j]; with up, the gated pair. */
+extern "C" void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads,
+                                const int32_t *id, int32_t k, packed w, const packed *up,
+                                int32_t up_row, int32_t n_out)
+{
+    float_args a = {y, x, w, id, k, x_heads, up != 0, up ? *up : w, up_row, n_out};
+    launch_float<1>(s, a, y.rows * k);
+}
