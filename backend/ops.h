@@ -208,9 +208,10 @@ typedef struct near_rule {
  * their sum to the other ranks' inboxes: memory that their kernels read and its own write. Then it
  * takes the other ranks' sums from its own inbox, as they arrive.
  *
- * What a rank sends says of which pass and sum it is, so nobody resets an inbox. It has two places
- * for each sender, by turns: a rank sends the sum after the next one only when all others have
- * taken this one, because they have sent the next one. All ranks of a pass begin together. */
+ * Every value carries a mark: the number of its pass and of its sum. A reader waits for the mark,
+ * so no rank clears an inbox. An inbox has two places for each sender, used by turns. Two are
+ * enough: a rank sends sum k + 2 after it has received sum k + 1 of every rank, and a rank sends
+ * sum k + 1 after it has read sum k. All ranks of a pass begin together. */
 enum { RANKS_MAX = 4, RANK_SUM_ROWS = 64, RANK_SUMS_MAX = 1 << 10 };
 typedef struct rank_sum {
     int32_t n_ranks, rank, n_parts;

@@ -471,7 +471,7 @@ status ranks_open_inboxes(ranks *r, device *const *dev, int32_t cols, err *e)
             close_inboxes(r);
             return err_memory(e, "sums of the ranks of a model", n_bytes);
         }
-        r->cols = cols; /* of those that are open */
+        r->cols = cols; /* close_inboxes needs the size of the inboxes that are open */
     }
     return OK;
 }

@@ -130,7 +130,7 @@ static status wrap(carat_model *m, const carat_model_options *opt, err *e)
 /* The devices that share the layers, in their order: the numbers of GPUs. */
 typedef struct stage_list {
     int32_t n, gpu[CARAT_GPUS_MAX];
-    bool open;    /* nobody named them: one that cannot be opened is passed over */
+    bool open;    /* the user named no GPU: carat passes over one that it cannot open */
     int32_t next; /* this GPU and later ones are not in an open list yet */
 } stage_list;
 

@@ -611,6 +611,8 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
         return failed;
     for (int32_t i = 0; i < m->n_tables; i++)
         c->side[m->tables[i].side].table_bytes += m->tables[i].n_bytes;
+    /* GPUs that do not reach each other have their inboxes in the host's memory. A plan does not
+     * know the links, so it counts the inboxes on the GPU in any case. */
     for (int32_t r = 0; r < m->n_ranks && m->n_ranks > 1; r++)
         if (device_of(m, dev, r)->open_inbox)
             c->side[r].table_bytes += rank_inbox_bytes(m->n_ranks, inbox_cols(m));

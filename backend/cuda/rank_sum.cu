@@ -65,8 +65,9 @@ DEV unsigned long long now_ns()
 }
 #endif
 
-/* More than the host waits for a GPU that has stalled (stall.c): then the pass has failed, and what
- * is written no longer matters. It is no number, so that nobody takes it for a sum. */
+/* The kernel waits longer than the host does (stall.c). So when the kernel gives up, the host has
+ * failed the pass already. The kernel then writes NaN: the engine refuses NaN logits, so a missing
+ * sum cannot become an answer. */
 enum { SUM_WAIT_SECONDS = 300, SUM_LOOKS = 1 << 10 };
 
 struct sum_wait {

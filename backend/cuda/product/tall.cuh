@@ -145,7 +145,8 @@ DEV void multiply_rows(float (&acc)[N / 2], const tall_rows &of, int n_unit, int
         unit_scales<K> scale[2];
         bar_wait(&bars.units_full[at.which], at.turn);
         if (traits<K>::super) {
-            /* Line i of the table is of row i % 8 of those that the warp takes of unit i / 8. */
+            /* The table has 16 lines. Line i holds the scales of output row i % 8 of the warp's
+             * unit i / 8. */
             const bool second = lane_id() >> 3 & 1;
             const int row = (second ? of.row[1] - 8 : of.row[0]) - (lane_id() >> 2);
             write_scales(of.table,
