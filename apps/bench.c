@@ -127,12 +127,12 @@ static const char about[] =
     "values once, or of its multiplications, at the measured rates of the machine.\n"
     "\"Reached\" is the least time divided by the time taken.\n"
     "\n"
-    "With --tail a table follows each decoding test: the time of a token, the bytes that\n"
-    "it reads over the rate at which the device reads memory, measured in the same run,\n"
-    "and the difference, by op. The time of a token is exact. On a GPU, ops are timed in\n"
-    "passes of their own, in which kernels do not overlap. So the time between ops is less\n"
-    "than nothing where kernels of the real pass overlap for longer than the gaps between\n"
-    "them. The last line is what as many kernels take that do nothing.";
+    "With --tail a table follows each decoding test: the time of a token (with --streams: of\n"
+    "a pass), the bytes that it reads over the rate at which the device reads memory,\n"
+    "measured in the same run, and the difference, by op. That time is exact. On a GPU, ops\n"
+    "are timed in passes of their own, in which kernels do not overlap. So the time between\n"
+    "ops is less than nothing where kernels of the real pass overlap for longer than the\n"
+    "gaps between them. The last line is what as many kernels take that do nothing.";
 
 /* "512,4096": whole numbers, ascending or not. */
 static status parse_list(const char *name, const char *text, int32_t list[BENCH_LIST_MAX], int *n,
@@ -311,7 +311,8 @@ static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err 
         if ((st = run_once(rig, t, &ns, e)))
             break;
         t->ours.ns[t->ours.n++] = ns;
-        if ((b->floors || (b->tail && !b->info.on_gpu)) && (st = bench_keep_ops(rig->m, t, ns, e)))
+        if ((b->floors || (b->tail && !b->info.on_gpu)) &&
+            (st = bench_keep_ops(rig->m, t, ns, bench_tokens(t), e)))
             break;
         if (b->other)
             st = bench_run_other(b, t, e);
@@ -475,6 +476,8 @@ static status check_options(const bench_options *o, err *e)
         return err_set(e, E_ARG,
                        "--floors times ops by themselves, --tail in whole passes: one of "
                        "the two");
+    if (o->spec && (o->tail || o->floors))
+        return err_set(e, E_ARG, "--tail and --floors time answers without drafts: omit --spec");
     if (o->blank && (o->spec || o->streams))
         return err_set(e, E_ARG, "--blank-depth has no tokens for --spec or --streams to continue");
     return OK;

@@ -94,10 +94,10 @@ typedef struct bench_test {
     int64_t n_tokens, n_rounds, n_drafted, n_accepted;
     bench_tail tail;
     /* With --floors, and with --tail on a CPU: the ops of the fastest repetition; with --tail on a
-     * GPU those of other passes. Owned. */
+     * GPU those of other passes. Owned. With n_streams: of passes in which all answer. */
     carat_op_time *ops;
-    int32_t n_ops;
-    int64_t ops_ns; /* how long that repetition took */
+    int32_t n_ops, n_passes;
+    int64_t ops_ns; /* how long the n_passes passes of that repetition took */
 } bench_test;
 
 enum { BENCH_SOUND_TOKENS = 25 }; /* of a second, at most */
@@ -164,12 +164,15 @@ status bench_run_other(const bench_setup *b, bench_test *t, err *e);
 double bench_floor_ms(const bench_ceilings *c, const carat_op_time *t, const char **bound);
 /* Orders carat_op_time. */
 int bench_longest_first(const void *a, const void *b);
-/* Keeps the table of ops of the last repetition, which took ns, if it is the fastest so far. */
-status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, err *e);
+/* Keeps the table of ops of the last repetition, whose n_passes passes (of a prompt: tokens) took
+ * ns, if it is the fastest so far. */
+status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, int32_t n_passes, err *e);
 void bench_print_ops(const bench_setup *b, const bench_test *t, FILE *f);
 
-/* Fills t->tail of a decoding test: from its own ops, or by its tokens once more. */
+/* Fills t->tail of a decoding test: from its own ops, by its tokens once more, or from passes since
+ * carat_time_passes. */
 void bench_tail_of_cpu(const bench_setup *b, bench_test *t);
+status bench_take_tail(carat_model *m, bench_test *t, err *e);
 status bench_tail_of_gpu(carat_model *m, carat_session *s, const int32_t *ids, bench_test *t,
                          err *e);
 /* Milliseconds of a token that an op takes beyond the reading of its bytes. */

@@ -36,9 +36,9 @@ int bench_longest_first(const void *a, const void *b)
     return (y > x) - (y < x);
 }
 
-status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, err *e)
+status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, int32_t n_passes, err *e)
 {
-    if (t->ops && ns >= t->ops_ns) {
+    if (t->ops && (double)ns * t->n_passes >= (double)t->ops_ns * n_passes) {
         carat_op_times(m, NULL, 0, true);
         return OK;
     }
@@ -46,6 +46,7 @@ status bench_keep_ops(carat_model *m, bench_test *t, int64_t ns, err *e)
         return err_memory(e, "the table of ops", BENCH_OPS_MAX * sizeof *t->ops);
     t->n_ops = carat_op_times(m, t->ops, BENCH_OPS_MAX, true);
     t->ops_ns = ns;
+    t->n_passes = n_passes;
     qsort(t->ops, (size_t)t->n_ops, sizeof *t->ops, bench_longest_first);
     return OK;
 }

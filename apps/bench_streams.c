@@ -1,9 +1,10 @@
 /* bench_streams.c - `carat bench --streams`: answers side by side, one row of each in every pass.
  *
  * The clock runs while all answers are under way: from the first token of the answer that begins
- * last to the last token of the answer that ends first. Prompts are off the clock. Their tokens
- * differ, so that no slot reuses another one's prefix; with --shared the first ones are the same,
- * and are computed and kept once.
+ * last to the last token of the answer that ends first. All tokens of the passes between the two
+ * count, and the ops of these passes are timed; on a GPU (--tail) those of one more round. Prompts
+ * are off the clock. Their tokens differ, so that no slot reuses another one's prefix; with
+ * --shared the first ones are the same, and are computed and kept once.
  */
 #include "apps/bench_int.h"
 #include "apps/draft_options.h"
@@ -19,9 +20,11 @@ typedef struct streams {
     carat_batch *batch;
     int32_t n_begun, n_over;
     int64_t begin, end;   /* of the time when all answer, ns; 0: not yet */
-    int64_t n_tokens;     /* taken in it */
+    bool counts;          /* the pass is one of that time */
+    int64_t n_tokens;     /* of these passes */
+    int32_t n_passes;
     int32_t used, shared; /* of the pool of keys when it ends */
-    err e;                /* of the first that failed */
+    err e;                /* of the first that failed; the others end too */
 } streams;
 
 typedef struct stream {
@@ -41,7 +44,7 @@ static bool stream_event(void *user, const carat_event *ev)
         return true;
     if (s->id && s->n < a->t->n_gen)
         s->id[s->n] = ev->id;
-    a->n_tokens += a->begin && !a->end;
+    a->n_tokens += a->counts;
     if (++s->n == 1 && ++a->n_begun == a->t->n_streams)
         a->begin = clock_ns();
     if (s->n == a->t->n_gen && !a->end) {
@@ -51,7 +54,7 @@ static bool stream_event(void *user, const carat_event *ev)
         a->used = info.pool_tokens - info.pool_free;
         a->shared = info.pool_shared;
     }
-    return !term_interrupts();
+    return !term_interrupts() && !a->e.status;
 }
 
 static void stream_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
@@ -64,9 +67,49 @@ static void stream_done(void *user, carat_status st, const carat_error *e, const
         err_set(&a->e, st, "%s", e->text);
 }
 
+/* What times ops while all answer; m NULL: nothing does. */
+typedef struct op_timer {
+    carat_model *m;
+    bool on_gpu; /* passes of the device; else the wrapper "time" */
+    bool runs;
+} op_timer;
+
+static status timer_begin(op_timer *o, err *e)
+{
+    o->runs = true;
+    if (o->on_gpu)
+        return carat_time_passes(o->m, e);
+    carat_op_times(o->m, NULL, 0, true);
+    return OK;
+}
+
+static status timer_end(op_timer *o, bench_test *t, const streams *a, err *e)
+{
+    o->runs = false;
+    if (o->on_gpu)
+        return bench_take_tail(o->m, t, e);
+    return bench_keep_ops(o->m, t, a->end - a->begin, a->n_passes, e);
+}
+
+/* One pass. Between passes nothing computes, so times may begin and end there. False after the
+ * last. */
+static bool run_pass(carat_batch *b, bench_test *t, streams *a, op_timer *o)
+{
+    a->counts = a->begin && !a->end;
+    a->n_passes += a->counts;
+    bool more = a->n_over < t->n_streams && carat_batch_step(b);
+    if (!o->m || a->e.status)
+        return more;
+    if (a->begin && !a->end && !o->runs)
+        timer_begin(o, &a->e);
+    else if (a->end && o->runs)
+        timer_end(o, t, a, &a->e);
+    return more;
+}
+
 /* Each stream has its options and nothing else set. */
 static status run_round(carat_batch *b, bench_test *t, stream *list, const int32_t *ids,
-                        int64_t *ns, err *e)
+                        op_timer ops, int64_t *ns, err *e)
 {
     streams all = {.t = t, .batch = b};
     int32_t n_prompt = t->n_depth ? t->n_depth : 1;
@@ -85,7 +128,7 @@ static status run_round(carat_batch *b, bench_test *t, stream *list, const int32
         if ((st = carat_batch_submit(b, &job, &id, &full, e)))
             return st;
     }
-    while (all.n_over < t->n_streams && carat_batch_step(b))
+    while (run_pass(b, t, &all, &ops))
         ;
     if (term_interrupts())
         return err_set(e, E_CANCELLED, "interrupted");
@@ -117,14 +160,14 @@ static status run_both(const bench_setup *b, carat_batch *batch, bench_test *t, 
         list[i].id = id + (size_t)i * (size_t)t->n_gen;
         list[i].opt = bench_answer_options(b, t, NULL, NULL);
     }
-    if ((st = run_round(batch, t, list, ids, &ns[0], e)))
+    if ((st = run_round(batch, t, list, ids, (op_timer){0}, &ns[0], e)))
         return st;
     for (int32_t i = 0; i < t->n_streams; i++) {
         const int32_t *plain = list[i].id;
         list[i].id = with + (size_t)i * (size_t)t->n_gen;
         list[i].opt = bench_answer_options(b, t, &list[i].script, plain);
     }
-    if ((st = run_round(batch, t, list, ids, &ns[1], e)))
+    if ((st = run_round(batch, t, list, ids, (op_timer){0}, &ns[1], e)))
         return st;
     for (int32_t i = 0; i < t->n_streams; i++) {
         const int32_t *plain = id + (size_t)i * (size_t)t->n_gen;
@@ -169,8 +212,13 @@ status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_s
     }
     if ((st = carat_batch_open(m, &bo, &b, e)))
         goto out;
-    for (int32_t rep = t->spec ? -1 : 0; rep < n_reps && !st; rep++) {
+    const bool gpu_tail = setup->tail && setup->info.on_gpu; /* by one more round */
+    for (int32_t rep = t->spec ? -1 : 0; rep < n_reps + gpu_tail && !st; rep++) {
+        const bool timed = rep == n_reps;
+        op_timer ops = {.on_gpu = timed};
         int64_t ns = 0;
+        if (timed || setup->floors || (setup->tail && !gpu_tail))
+            ops.m = m;
         term_progress(NULL, "streams", (uint64_t)(rep < 0 ? 0 : rep), (uint64_t)n_reps);
         for (size_t i = 0; i < n; i++) /* new tokens: a reused prefix would not be measured */
             ids[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
@@ -182,10 +230,12 @@ status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_s
         }
         for (int32_t i = 0; i < t->n_streams; i++)
             list[i].opt = bench_answer_options(setup, t, NULL, NULL);
-        if (!(st = run_round(b, t, list, ids, &ns, e)))
+        if (!(st = run_round(b, t, list, ids, ops, &ns, e)) && !timed)
             t->ours.ns[t->ours.n++] = ns;
     }
     term_progress_clear();
+    if (!st && setup->tail && !gpu_tail)
+        bench_tail_of_cpu(setup, t);
 out:
     carat_batch_close(b);
     mem_free(answers);

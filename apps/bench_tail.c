@@ -38,27 +38,30 @@ static void add_up(const bench_test *t, bench_tail *s)
 
 void bench_tail_of_cpu(const bench_setup *b, bench_test *t)
 {
-    t->tail = (bench_tail){.token_ms = (double)t->ops_ns * 1e-6 / t->n_gen,
+    t->tail = (bench_tail){.token_ms = (double)t->ops_ns * 1e-6 / t->n_passes,
                            .rate = b->ceilings.read_bytes,
-                           .n_passes = t->n_gen};
+                           .n_passes = t->n_passes};
     add_up(t, &t->tail);
 }
 
 status bench_tail_of_gpu(carat_model *m, carat_session *s, const int32_t *ids, bench_test *t,
                          err *e)
 {
-    carat_pass_times p;
     status st = carat_time_passes(m, e);
     for (int32_t i = 0; i < t->n_gen && !st; i++)
         st = carat_append(s, ids + t->n_depth + i, 1, false, NULL, e);
+    return st ? st : bench_take_tail(m, t, e);
+}
+
+status bench_take_tail(carat_model *m, bench_test *t, err *e)
+{
+    carat_pass_times p;
     if (!t->ops && !(t->ops = mem_calloc(BENCH_OPS_MAX, sizeof *t->ops)))
-        st = err_memory(e, "the table of ops", BENCH_OPS_MAX * sizeof *t->ops);
-    if (st)
-        return st;
+        return err_memory(e, "the table of ops", BENCH_OPS_MAX * sizeof *t->ops);
     t->n_ops = carat_timed_passes(m, &p, t->ops, BENCH_OPS_MAX);
     if (!p.n_split)
         return err_set(e, E_ARG,
-                       "--tail: none of %d tokens was timed op by op: more are needed (-n)",
+                       "--tail: no pass of %d tokens was timed op by op: more are needed (-n)",
                        t->n_gen);
     t->tail = (bench_tail){.token_ms = bench_median_ns(&t->ours) * 1e-6 / t->n_gen,
                            .rate = p.read_bytes,
@@ -90,9 +93,12 @@ static void print_sum(const char *what, double ms, double read_ms, FILE *f)
 void bench_print_tail(const bench_test *t, FILE *f)
 {
     const bench_tail *s = &t->tail;
+    const char *what = t->n_streams ? "pass" : "token";
     char line[64];
-    fprintf(f, "  op           type      n_in ->  n_out  calls   us each        ms   read ms"
-               "   tail ms   (of a token)\n");
+    fprintf(f,
+            "  op           type      n_in ->  n_out  calls   us each        ms   read ms"
+            "   tail ms   (of a %s)\n",
+            what);
     for (int32_t i = 0; i < t->n_ops; i++)
         if (i < LINES_MAX)
             print_op(s, &t->ops[i], f);
@@ -103,7 +109,7 @@ void bench_print_tail(const bench_test *t, FILE *f)
     } else {
         print_sum("between the ops", s->token_ms - s->ops_ms, -1, f);
     }
-    snprintf(line, sizeof line, "a token, which reads %.3f GB at %.0f GB/s", s->bytes * 1e-9,
+    snprintf(line, sizeof line, "a %s, which reads %.3f GB at %.0f GB/s", what, s->bytes * 1e-9,
              s->rate * 1e-9);
     print_sum(line, s->token_ms, s->read_ms, f);
     if (s->n_kernels) {

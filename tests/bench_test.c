@@ -232,6 +232,34 @@ TEST(bench_sets_every_op_beside_its_floor)
     json_decref(root);
 }
 
+/* The same of passes with three answers: only those in which all answer are counted. */
+TEST(bench_divides_a_pass_of_answers_into_reading_and_a_tail)
+{
+    json_t *root = report("moe", ARGS("-p", "0", "-n", "5", "-s", "3", "-d", "0,20", "-r", "2", "-t",
+                                      "1", "--tail"));
+    const json_t *tests = json_object_get(root, "tests");
+    const double active = real_of(json_object_get(root, "model"), "active_bytes_per_token");
+    double bytes[2] = {0};
+    CHECK_EQ(json_array_size(tests), 4);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *test = json_array_get(tests, 2 * i + 1), *t = json_object_get(test, "tail");
+        const json_t *ops = json_object_get(t, "ops");
+        double ms = 0;
+        CHECK_EQ(real_of(test, "n_streams"), 3);
+        CHECK(json_array_size(ops) > 8);
+        for (size_t k = 0; k < json_array_size(ops); k++)
+            ms += real_of(json_array_get(ops, k), "ms");
+        bytes[i] = real_of(t, "bytes");
+        CHECK_MSG(ms <= real_of(t, "token_ms") + 1e-9, "ops take %g ms of %g", ms,
+                  real_of(t, "token_ms"));
+        CHECK(real_of(t, "token_ms") <= real_of(test, "avg_ns") * 1e-6 / 5 + 1e-9);
+    }
+    /* Three rows read more than one: other experts, and keys of each. */
+    CHECK_MSG(bytes[1] > bytes[0] && bytes[0] > active && bytes[0] < 3 * active,
+              "%g and %g bytes of %g", bytes[0], bytes[1], active);
+    json_decref(root);
+}
+
 /* A token's time is reading and a tail, and the tail is that of its parts. */
 TEST(bench_divides_a_token_into_reading_and_a_tail)
 {
@@ -323,6 +351,8 @@ TEST(bench_refuses_what_makes_no_sense)
         {"--spec", "lookup", "--accept-mean", "64", NULL},
         {"--spec", "lookup", "--draft-max", "64", NULL},
         {"--spec", "lookup", "-n", "1", "-p", "0", NULL},
+        {"--spec", "lookup", "--tail", NULL},
+        {"--spec", "lookup", "--floors", NULL},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         const char *argv[12] = {"-m", model};
