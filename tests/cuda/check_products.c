@@ -602,6 +602,54 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
         pair_free(g, &u);
 }
 
+/* Rows 16 to 16 + n of a weight as bf16: within its rounding of the values of num/, and nothing past
+ * them is written. */
+static void check_unpack(rig *g, num_type t, int32_t n_in, int32_t n)
+{
+    cuda_device *c = g->gpu->self;
+    const size_t n_w = (size_t)n * (size_t)n_in, n_guard = 256;
+    int32_t wrong = 0;
+    pair w;
+    if (!my_turn(g, "unpack") || !pair_make(g, &w, t, n_in, 16 + n + 3, 1, 0.05, false))
+        return;
+    uint16_t *at = g->gpu->alloc(g->gpu, 2 * (n_w + n_guard));
+    uint16_t *got = mem_calloc(n_w + n_guard, sizeof *got);
+    float *v = mem_calloc((size_t)n_in, sizeof *v);
+    cudaMemsetAsync(at, 0x5a, 2 * (n_w + n_guard), c->stream);
+    cu_unpack_bf16(c->stream, cuda_view(&w.w[1]), 16, n, at);
+    g->gpu->download(g->gpu, got, at, 2 * (n_w + n_guard));
+    for (int32_t r = 0; r < n; r++) {
+        num_format_of(t)->decode((const char *)w.bytes + (size_t)(16 + r) * w.w[0].row_bytes, v,
+                                 n_in);
+        for (int32_t i = 0; i < n_in; i++) {
+            const float is = num_bf16_to_f32(got[(size_t)r * (size_t)n_in + (size_t)i]);
+            const float of = v[i] * (w.w[0].factor ? w.w[0].factor[0] : 1);
+            wrong += !(fabsf(is - of) <= fabsf(of) * 0x1p-8f + 1e-7f);
+        }
+    }
+    for (size_t i = n_w; i < n_w + n_guard; i++)
+        wrong += got[i] != 0x5a5a;
+    verdict(g, "unpack", text("%s %d of %d x %d", num_name(t), n, w.w[0].n_out, n_in), wrong, 0);
+    g->gpu->release(g->gpu, at, 2 * (n_w + n_guard));
+    mem_free(got);
+    mem_free(v);
+    pair_free(g, &w);
+}
+
+static void check_all_unpack(rig *g)
+{
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        check_unpack(g, block_types[i], 768, 16 + i);
+    for (int i = 0; i < N_OWN_TYPES; i++)
+        check_unpack(g, own_types[i], 768, 16 + i);
+    for (int32_t n_group = 1; n_group < 9; n_group++) { /* parts of a unit */
+        check_unpack(g, NUM_Q4_0, 32 * n_group, 32);
+        check_unpack(g, NUM_Q8_0, 256 + 32 * n_group, 31);
+        check_unpack(g, NUM_Q5_1, 32 * n_group, 1);
+        check_unpack(g, NUM_IQ4_NL, 32 * n_group, 17);
+    }
+}
+
 /* matmul_wide.cu, in tiles of so many rows, gives every bit of matmul_mma.cu; columns of y past its
  * own stay as they are. */
 static void check_wide(rig *g, int32_t n_in, int32_t n_out, int32_t rows, int32_t tile)
@@ -876,6 +924,7 @@ static void check_real_shapes(rig *g)
 
 void check_products(rig *g)
 {
+    check_all_unpack(g);
     check_all_wide(g);
     check_all_tall(g);
     check_tall_experts(g);

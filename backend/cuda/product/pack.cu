@@ -5,6 +5,7 @@
  * become int8 codes with an f32 factor and offset per 16. Unpacking to bf16 serves products of many
  * rows.
  */
+#include "backend/cuda/product/fragments.cuh"
 #include "backend/cuda/product/lattice.cuh"
 #include "backend/cuda/product/launch_products.h"
 
@@ -448,47 +449,72 @@ __global__ void __launch_bounds__(128)
             o < w.n_out ? (uint16_t)ld2(sb + 208) : 0;
 }
 
-/* to[i, :] = row first + i of matrix 0, as bf16.
- * grid:   one thread per (row, group); x covers 16 rows x groups of a tile, 256 per block
- * shared: none
+enum { UNPACK_WARPS = 8 }; /* of a block */
+
+/* to[i, :] = row 16 first_tile + i of matrix 0, as bf16.
+ *
+ *     warp     a unit: 16 rows x 256 columns; a lane loads its share, the groups of a parity of a row
+ *     lines    in shared memory: two groups of all rows, 128 bytes of each row of `to`
+ *
+ * A lane makes columns of one row. Stored from there, 16 bytes a lane, they would fill half of each
+ * sector of the second-level cache. So the lines are transposed first, and a store of the warp
+ * writes four rows of 128 bytes.
+ * grid:   one warp per unit, UNPACK_WARPS per block
+ * shared: the lines; a row's pieces of 16 bytes are permuted, so that lanes meet different banks
  * bound:  writing 2 bytes per weight */
 template <int K>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(32 * UNPACK_WARPS)
     unpack_kernel(packed w, int first_tile, int n_rows, uint16_t *to)
 {
+    using T = traits<K>;
+    __shared__ uint4 all_lines[UNPACK_WARPS][16 * 8];
     grid_trigger();
     lattice_begin<K>(w.kind);
     grid_wait();
-    using T = traits<K>;
-    int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
-    int64_t tg = i / 16;
-    int r = (int)(i % 16), tile = (int)(tg / w.n_group), g = (int)(tg % w.n_group);
-    if (tile * 16 + r >= n_rows)
+    const int64_t i = (int64_t)blockIdx.x * UNPACK_WARPS + threadIdx.x / 32;
+    const int tile = (int)(i / w.n_unit), unit = (int)(i % w.n_unit);
+    const int r = lane_id() & 15, parity = lane_id() >> 4;
+    const uint32_t power = in_register(code_float<K>::power);
+    uint4 *lines = all_lines[threadIdx.x / 32];
+    if (tile * 16 >= n_rows)
         return;
-    raw_group<K> raw;
-    load_group<K>(&raw, w, 0, first_tile + tile, g, r);
-    scales v = group_scales<K>(raw.s, g);
-    uint32_t words[8], word[16];
-    group_words<K>(words, raw);
+    raw_unit<K> raw;
+    load_unit<K>(&raw, w, 0, first_tile + tile, unit, r, parity);
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const uint32_t c[2] = {words[k], words[k + 4]};
+    for (int pair = 0; pair < 4; pair++) {
+        const int g = unit * 8 + 2 * pair;
+        raw_group<K> group;
+        uint32_t words[8], word[16];
+        take_group<K>(&group, raw, pair);
+        const scales v = group_scales<K>(group.s, g + parity);
+        group_words<K>(words, group);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float f = T::split && h ? v.f1 : v.f0, m = T::split && h ? v.m1 : v.m0, x[4];
+        for (int k = 0; k < 8; k++) {
+            const bool second = T::split && k >= 4;
+            const float f = second ? v.f1 : v.f0, m = second ? v.m1 : v.m0;
+            const float off = zero_first<K> ? 0 : T::offset ? m : -code_float<K>::zero * f;
+            const uint32_t c = T::is_signed ? words[k] ^ 0x80808080 : words[k];
+            float x[4];
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int q = T::is_signed ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
-                x[e] = fma_rn((float)(q - T::bias), f, m); /* as matmul_mma.cu has it */
-            }
-            word[8 * h + 2 * k] = f32x2_to_bf16(x[0], x[1]);
-            word[8 * h + 2 * k + 1] = f32x2_to_bf16(x[2], x[3]);
+            for (int e = 0; e < 4; e++)
+                x[e] = weight_of<K>(float_of<K>(c, e, power), f, off);
+            word[2 * k] = f32x2_to_bf16(x[0], x[1]);
+            word[2 * k + 1] = f32x2_to_bf16(x[2], x[3]);
         }
-    }
-    uint4 *out = (uint4 *)(to + (size_t)(tile * 16 + r) * w.n_in + (size_t)g * 32);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        out[i] = make_uint4(word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]);
+        for (int p = 0; p < 4; p++)
+            lines[r * 8 + ((4 * parity + p) ^ (r & 7))] =
+                make_uint4(word[4 * p], word[4 * p + 1], word[4 * p + 2], word[4 * p + 3]);
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const int row = 4 * n + (lane_id() >> 3), p = lane_id() & 7, at = g * 32 + 8 * p;
+            if (tile * 16 + row < n_rows && at < w.n_in)
+                *(uint4 *)(to + (size_t)(tile * 16 + row) * w.n_in + at) =
+                    lines[row * 8 + (p ^ (row & 7))];
+        }
+        __syncwarp();
+    }
 }
 
 /* The same for weights whose rows are floats.
@@ -538,9 +564,9 @@ extern "C" void cu_pack(cudaStream_t s, packed w, int type, const void *file, si
 template <int K>
 static void unpack_kind(cudaStream_t s, packed w, int first_row, int n_rows, uint16_t *to)
 {
-    int64_t n = (int64_t)((n_rows + 15) / 16) * w.n_group * 16;
-    LAUNCH(unpack_kernel<K>, dim3((unsigned)((n + 255) / 256)), dim3(256), 0, s, w, first_row / 16,
-           n_rows, to);
+    const int64_t n = (int64_t)((n_rows + 15) / 16) * w.n_unit;
+    LAUNCH(unpack_kernel<K>, dim3((unsigned)((n + UNPACK_WARPS - 1) / UNPACK_WARPS)),
+           dim3(32 * UNPACK_WARPS), 0, s, w, first_row / 16, n_rows, to);
 }
 
 /* first_row is a multiple of 16. */
