@@ -1,10 +1,14 @@
 /* bench_streams.c - `carat bench --streams`: answers side by side, one row of each in every pass.
  *
+ * Prompts are off the clock. Each is computed by a job of its own, whose one token becomes the
+ * prompt's last: the slots keep what they have, so all answers begin in one pass. Otherwise, where
+ * passes of prompts and of answers alternate, the first answers nearly end before the last begins.
+ * Prompts differ, so that no slot reuses another one's prefix; with --shared the first tokens are the same,
+ * and are computed and kept once.
+ *
  * The clock runs while all answers are under way: from the first token of the answer that begins
  * last to the last token of the answer that ends first. All tokens of the passes between the two
- * count, and the ops of these passes are timed; on a GPU (--tail) those of one more round. Prompts
- * are off the clock. Their tokens differ, so that no slot reuses another one's prefix; with
- * --shared the first ones are the same, and are computed and kept once.
+ * count, and the ops of these passes are timed; on a GPU (--tail) those of one more round.
  */
 #include "apps/bench_int.h"
 #include "apps/draft_options.h"
@@ -29,8 +33,9 @@ typedef struct streams {
 
 typedef struct stream {
     streams *all;
-    int32_t n;   /* tokens so far */
-    int32_t *id; /* [n_gen] them; NULL: they are not kept */
+    int32_t *prompt; /* [n_depth + 1] */
+    int32_t n;       /* tokens so far */
+    int32_t *id;     /* [n_gen] them; NULL: they are not kept */
     carat_timings timings;
     carat_script script;
     carat_generate_options opt;
@@ -55,6 +60,14 @@ static bool stream_event(void *user, const carat_event *ev)
         a->shared = info.pool_shared;
     }
     return !term_interrupts() && !a->e.status;
+}
+
+static bool prompt_event(void *user, const carat_event *ev)
+{
+    stream *s = user;
+    if (ev->kind == CARAT_EV_TOKEN)
+        s->prompt[s->all->t->n_depth] = ev->id;
+    return !term_interrupts() && !s->all->e.status;
 }
 
 static void stream_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
@@ -107,33 +120,50 @@ static bool run_pass(carat_batch *b, bench_test *t, streams *a, op_timer *o)
     return more;
 }
 
-/* Each stream has its options and nothing else set. */
-static status run_round(carat_batch *b, bench_test *t, stream *list, const int32_t *ids,
-                        op_timer ops, int64_t *ns, err *e)
+/* A job for each stream, to the end of all. n_ids: of a prompt. */
+static status run_jobs(streams *a, bench_test *t, stream *list, int32_t n_ids, carat_event_fn fn,
+                       op_timer *ops, err *e)
 {
-    streams all = {.t = t, .batch = b};
-    int32_t n_prompt = t->n_depth ? t->n_depth : 1;
-    status st;
-    for (int32_t i = 0; i < t->n_streams; i++) {
-        bool full;
-        int64_t id;
-        list[i].all = &all;
-        list[i].n = 0;
-        carat_job job = {.ids = ids + (size_t)i * (size_t)n_prompt,
-                         .n = n_prompt,
-                         .opt = &list[i].opt,
-                         .fn = stream_event,
+    int32_t n = 0;
+    bool full;
+    int64_t id;
+    a->n_over = 0;
+    for (; n < t->n_streams && !a->e.status; n++) {
+        carat_generate_options opt = list[n].opt;
+        list[n].all = a;
+        if (fn == prompt_event) {
+            opt.max_tokens = 1;
+            opt.speculation = (carat_speculation){.off = true};
+            opt.script = NULL;
+        }
+        carat_job job = {.ids = list[n].prompt,
+                         .n = n_ids,
+                         .opt = &opt,
+                         .fn = fn,
                          .done = stream_done,
-                         .user = &list[i]};
-        if ((st = carat_batch_submit(b, &job, &id, &full, e)))
-            return st;
+                         .user = &list[n]};
+        a->n_over += carat_batch_submit(a->batch, &job, &id, &full, &a->e) != OK;
     }
-    while (run_pass(b, t, &all, &ops))
+    a->n_over += t->n_streams - n;
+    while (run_pass(a->batch, t, a, ops))
         ;
     if (term_interrupts())
         return err_set(e, E_CANCELLED, "interrupted");
-    if (all.e.status)
-        return err_set(e, all.e.status, "%s", all.e.text);
+    return a->e.status ? err_set(e, a->e.status, "%s", a->e.text) : OK;
+}
+
+/* Each stream has its options and its prompt, and nothing else set. */
+static status run_round(carat_batch *b, bench_test *t, stream *list, op_timer ops, int64_t *ns,
+                        err *e)
+{
+    streams all = {.t = t, .batch = b};
+    status st = OK;
+    if (t->n_depth)
+        st = run_jobs(&all, t, list, t->n_depth, prompt_event, &(op_timer){0}, e);
+    for (int32_t i = 0; i < t->n_streams; i++)
+        list[i].n = 0;
+    if (st || (st = run_jobs(&all, t, list, t->n_depth + 1, stream_event, &ops, e)))
+        return st;
     if (!all.begin || all.end <= all.begin || !all.n_tokens)
         return err_set(
             e, E_ARG,
@@ -151,7 +181,7 @@ static status run_round(carat_batch *b, bench_test *t, stream *list, const int32
 
 /* The same answers without drafts and with. id: [2][n_streams][n_gen]. */
 static status run_both(const bench_setup *b, carat_batch *batch, bench_test *t, stream *list,
-                       const int32_t *ids, int32_t *id, bool count, err *e)
+                       int32_t *id, bool count, err *e)
 {
     int32_t *with = id + (size_t)t->n_streams * (size_t)t->n_gen;
     int64_t ns[2] = {0};
@@ -160,14 +190,14 @@ static status run_both(const bench_setup *b, carat_batch *batch, bench_test *t, 
         list[i].id = id + (size_t)i * (size_t)t->n_gen;
         list[i].opt = bench_answer_options(b, t, NULL, NULL);
     }
-    if ((st = run_round(batch, t, list, ids, (op_timer){0}, &ns[0], e)))
+    if ((st = run_round(batch, t, list, (op_timer){0}, &ns[0], e)))
         return st;
     for (int32_t i = 0; i < t->n_streams; i++) {
         const int32_t *plain = list[i].id;
         list[i].id = with + (size_t)i * (size_t)t->n_gen;
         list[i].opt = bench_answer_options(b, t, &list[i].script, plain);
     }
-    if ((st = run_round(batch, t, list, ids, (op_timer){0}, &ns[1], e)))
+    if ((st = run_round(batch, t, list, (op_timer){0}, &ns[1], e)))
         return st;
     for (int32_t i = 0; i < t->n_streams; i++) {
         const int32_t *plain = id + (size_t)i * (size_t)t->n_gen;
@@ -188,7 +218,7 @@ status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_s
 {
     int32_t n_reps = setup->n_reps;
     int32_t *answers = NULL;
-    int32_t n_prompt = t->n_depth ? t->n_depth : 1;
+    int32_t n_prompt = t->n_depth + 1;
     carat_batch_options bo = {.session = *so,
                               .n_slots = t->n_streams,
                               .gap_ms = -1}; /* prompts are over early: they are off the clock */
@@ -222,15 +252,17 @@ status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_s
         term_progress(NULL, "streams", (uint64_t)(rep < 0 ? 0 : rep), (uint64_t)n_reps);
         for (size_t i = 0; i < n; i++) /* new tokens: a reused prefix would not be measured */
             ids[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
-        for (int32_t i = 1; i < t->n_streams; i++)
-            memcpy(ids + (size_t)i * (size_t)n_prompt, ids, (size_t)t->n_shared * sizeof *ids);
+        for (int32_t i = 0; i < t->n_streams; i++) {
+            list[i].prompt = ids + (size_t)i * (size_t)n_prompt;
+            memcpy(list[i].prompt, ids, (size_t)(i ? t->n_shared : 0) * sizeof *ids);
+        }
         if (t->spec) {
-            st = run_both(setup, b, t, list, ids, answers, rep >= 0, e);
+            st = run_both(setup, b, t, list, answers, rep >= 0, e);
             continue;
         }
         for (int32_t i = 0; i < t->n_streams; i++)
             list[i].opt = bench_answer_options(setup, t, NULL, NULL);
-        if (!(st = run_round(b, t, list, ids, ops, &ns, e)) && !timed)
+        if (!(st = run_round(b, t, list, ops, &ns, e)) && !timed)
             t->ours.ns[t->ours.n++] = ns;
     }
     term_progress_clear();
