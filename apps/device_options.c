@@ -89,17 +89,45 @@ static void device_print(FILE *f, const carat_model *m)
     device_print_kernels(f, kind, carat_plan_weights(m, kind, KINDS_SHOWN));
 }
 
+/* A line for each of several devices with slots. False: there is one. */
+static bool print_each_device(FILE *f, const carat_model *m)
+{
+    carat_expert_info x[CARAT_DEVICES_MAX];
+    carat_device_memory mem[CARAT_DEVICES_MAX];
+    const int32_t n_devices = carat_memory(m, mem);
+    int n = 0;
+    for (int32_t i = 0; i < n_devices; i++)
+        n += carat_experts_on(m, i, &x[i]);
+    for (int32_t i = 0; i < n_devices && n > 1; i++) {
+        uint64_t uses = x[i].n_hits + x[i].n_misses;
+        if (!x[i].n_layers)
+            continue;
+        fprintf(f, "experts of %" PRId32 " layers on %s: %" PRId32 " of %" PRId32 " (%.1f MiB)",
+                x[i].n_layers, mem[i].device, x[i].n_slots, x[i].n_experts, mib(x[i].slot_bytes));
+        if (uses)
+            fprintf(f,
+                    "; %.1f %% of %" PRIu64 " uses; %" PRIu64
+                    " copied into slots, %" PRIu64 " fetched early; bus %.1f GB/s",
+                    100.0 * (double)x[i].n_hits / (double)uses, uses, x[i].n_swaps,
+                    x[i].n_prefetched, x[i].bus_bytes_s * 1e-9);
+        fputc('\n', f);
+    }
+    return n > 1;
+}
+
 void device_print_experts(FILE *f, const carat_model *m)
 {
     carat_expert_info x;
     if (!carat_experts(m, &x))
         return;
     uint64_t n = x.n_hits + x.n_misses;
+    const bool several = print_each_device(f, m);
     if (!n) {
         fprintf(f,
-                "experts: the GPU holds %" PRId32 " of %" PRId32 " (%.1f of %.1f MiB), with stages "
-                "and tables %.1f MiB; the host has copies of all\n",
-                x.n_slots, x.n_experts, mib(x.slot_bytes), mib(x.all_bytes), mib(x.device_bytes));
+                "experts: the GPU%s hold%s %" PRId32 " of %" PRId32
+                " (%.1f of %.1f MiB), with stages and tables %.1f MiB; the host has copies of all\n",
+                several ? "s" : "", several ? "" : "s", x.n_slots, x.n_experts, mib(x.slot_bytes),
+                mib(x.all_bytes), mib(x.device_bytes));
         return;
     }
     fprintf(f,

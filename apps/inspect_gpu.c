@@ -181,6 +181,15 @@ static void put_plan(const gpu_plan *p, const gpu_size *size)
     printf("  a context of %" PRId32 " tokens, prompts in chunks of %" PRId32 "\n", p->plan.n_ctx,
            p->plan.chunk);
     device_print_plan(stdout, &p->plan);
+    for (int32_t i = 0; i < p->plan.n_devices; i++) {
+        carat_expert_info on;
+        if (p->plan.n_devices > 1 && carat_experts_on(p->m, i, &on))
+            printf("  layers %" PRId32 " to %" PRId32 ": %" PRId32 " of %" PRId32
+                   " experts (%.1f MiB) on their GPU\n",
+                   p->plan.device[i].first_layer,
+                   p->plan.device[i].first_layer + p->plan.device[i].n_layers - 1, on.n_slots,
+                   on.n_experts, (double)on.slot_bytes * 0x1p-20);
+    }
     if (p->shared)
         printf("  the host needs %.1f MiB for copies of all experts\n",
                (double)p->experts.host_bytes * 0x1p-20);

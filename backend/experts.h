@@ -60,8 +60,13 @@ typedef struct expert_use {
  * Every result has the same bits with and without this help. */
 typedef struct expert_help {
     double part;       /* of a layer's missing experts; negative: by measured costs */
-    int32_t n_threads; /* 0: one per physical core that this process may use, but one */
+    int32_t n_threads; /* 0: one per physical core that this process may use, but for those that poll
+                        */
     const char *isa;   /* NULL: the best one of this processor */
+    /* Of devices that share a model's layers: how many there are, and one that has help already.
+     * Its threads help this one too, because passes are on one device at a time. */
+    int32_t n_devices;
+    const device *beside;
 } expert_help;
 
 /* What a device with memory of its own may have: device.experts. The thread that runs passes calls
@@ -77,7 +82,8 @@ struct expert_ops {
     status (*open)(device *d, const expert_layer *l, int32_t n, err *e);
     /* After they are loaded: fills the slots. */
     status (*fill)(device *d, err *e);
-    /* After that; closed with the experts. */
+    /* After that; closed with the experts. how NULL: there is no help from here on, if there was.
+     * That ends the threads of all devices that share them. */
     status (*help)(device *d, const expert_help *how, err *e);
     /* After they are unloaded, or never were; clears `home`. Nothing happens if none are open. */
     void (*close)(device *d);

@@ -550,8 +550,8 @@ static stage_list largest(const uint64_t *n_bytes, int32_t n_gpus, int32_t n)
 }
 
 /* The first GPU is open; those before it cannot be. If the model does not fit it whole, the others
- * are tried, then two of them, and more. If it fits no number of them, a mixture takes one, which
- * has slots for experts, another model all of them. Leaves the chosen ones open. */
+ * are tried, then two of them, and more. If it fits no number of them, it takes as many as it can
+ * be divided between: a mixture has slots for experts on each. Leaves the chosen ones open. */
 static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
 {
     uint64_t n_bytes[CARAT_GPUS_MAX] = {0};
@@ -565,7 +565,7 @@ static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_
     const int32_t first = l->gpu[0];
     n_bytes[first] = m->dev->available_bytes(m->dev);
     status st = fit_probe(m, opt, &best.level, &best.n_ctx, e);
-    bool has_slots = m->dev->experts && m->core.n_expert_layers;
+    int32_t most = 1; /* that can be opened together */
     for (int32_t i = first + 1; i < n_gpus && best.level && !st; i++) {
         c.l = (stage_list){.n = 1, .gpu = {i}};
         st = try_gpus(m, opt, &c, &n_bytes[i], e);
@@ -580,9 +580,10 @@ static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_
         st = try_gpus(m, opt, &c, &last, e);
         if (!st && is_better(&c, &best))
             best = c;
+        most = c.level < CARAT_FIT_LAYERS ? n : most;
     }
     if (best.level >= CARAT_FIT_EXPERTS)
-        best.l = largest(n_bytes, n_gpus, has_slots ? 1 : n_gpus);
+        best.l = largest(n_bytes, n_gpus, most);
     if (best.l.n) /* 0: no GPU says how much memory it has */
         *l = best.l;
     close_devices(m);

@@ -78,7 +78,8 @@ static void count_model(carat_model *m, const model *core)
 
 static void count_taken(carat_model *m)
 {
-    m->taken_bytes[PASS_MAIN] += experts_bytes(m);
+    for (int32_t i = 0; i < m->n_sides; i++)
+        m->taken_bytes[i] += experts_bytes(m, i);
     count_model(m, &m->core);
     for (int k = 0; k < DRAFTERS_MAX; k++)
         if (m->draft[k])

@@ -264,6 +264,8 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
 /* Has every device of the plan the memory? */
 bool plan_fits(const carat_model *m, const carat_memory_plan *plan);
 bool same_memory(const device *a, const device *b);
+/* What the devices take that share the memory of this one. */
+uint64_t plan_shared_total(const carat_model *m, const carat_memory_plan *plan, int32_t side);
 /* No device of a lower side shares this one's memory. */
 bool memory_of_first(const carat_model *m, int32_t side);
 /* The sizes that drafters of such a session have. */

@@ -4,6 +4,7 @@
 #include "engine/experts.h"
 #include "engine/expert_file.h"
 #include "engine/expert_place.h"
+#include "engine/stages.h"
 #include "backend/experts.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -24,15 +25,23 @@ enum {
     PREFETCH_CORES = 4
 };
 
+/* The experts of one device: of layers `first` on, n of them. */
+typedef struct device_part {
+    device *dev;
+    int32_t side, first, n;
+    uint64_t all_bytes, slot_bytes, device_bytes, host_bytes;
+} device_part;
+
 struct model_pool {
-    int32_t n;
+    int32_t n;             /* layers with experts; the lists have them all */
     expert_layer *layer;
     place_layer *place;
     expert_counts *counts; /* of all runs; count_run: of this one, as last taken */
     uint64_t *count, *count_run;
-    uint64_t device_bytes, host_bytes, slot_bytes, all_bytes, key;
+    int32_t n_parts, n_open; /* devices that have slots; the first n_open of them are open */
+    device_part part[PASS_SIDES_MAX];
+    uint64_t key;
     char *path; /* NULL: the model is in memory */
-    bool open;
     bool helped; /* the CPU computes some of the experts that the GPU does not hold, or copies some
                   */
     bool optional; /* no option asked for that: the model opens without it where it is impossible */
@@ -158,6 +167,21 @@ static int32_t prefetch_of(const carat_model *m, int32_t wanted)
     return wanted >= 0 ? wanted : all ? (int32_t)PREFETCH_AUTO : 0;
 }
 
+/* Layers of a device follow each other. Those of a device without slots are in no part. */
+static void take_parts(model_pool *x, const carat_model *m)
+{
+    for (int32_t i = 0; i < x->n; i++) {
+        const int32_t side = m->core.expert_side[m->core.experts[i].il];
+        device *d = model_device(m, side);
+        device_part *p = &x->part[x->n_parts];
+        if (!d->experts)
+            continue;
+        if (!x->n_parts || p[-1].side != side)
+            x->part[x->n_parts++] = (device_part){.dev = d, .side = side, .first = i};
+        x->part[x->n_parts - 1].n++;
+    }
+}
+
 static status take_layers(model_pool *x, const carat_model *m, int32_t n_prefetched, err *e)
 {
     size_t n_all = 0, at = 0;
@@ -187,13 +211,21 @@ static status take_layers(model_pool *x, const carat_model *m, int32_t n_prefetc
             l->part[l->n_parts++] = from->up;
         l->part[l->n_parts++] = from->down;
         x->counts[i] = (expert_counts){from->il, from->n_experts, x->count + at};
-        x->place[i] =
-            (place_layer){.n_experts = from->n_experts,
-                          .n_used = from->n_used,
-                          .bytes = m->dev->experts->expert_bytes(m->dev, l),
-                          .worth = l->n_prefetched && i < EXPERTS_PREFETCH_AHEAD ? UNGUESSED : 1,
-                          .count = x->count + at};
+        x->place[i] = (place_layer){
+            .n_experts = from->n_experts, .n_used = from->n_used, .count = x->count + at};
         at += (size_t)from->n_experts;
+    }
+    take_parts(x, m);
+    for (int32_t k = 0; k < x->n_parts; k++) {
+        device_part *p = &x->part[k];
+        expert_layer *l = x->layer + p->first;
+        place_layer *to = x->place + p->first;
+        for (int32_t i = 0; i < p->n; i++) { /* a device guesses the choice of its own layers */
+            to[i].bytes = p->dev->experts->expert_bytes(p->dev, &l[i]);
+            to[i].worth = n_prefetched && i < EXPERTS_PREFETCH_AHEAD ? UNGUESSED : 1;
+        }
+        p->all_bytes = p->slot_bytes = expert_place_all(to, p->n);
+        p->host_bytes = p->dev->experts->host_bytes(p->dev, l, p->n);
     }
     return OK;
 }
@@ -231,108 +263,181 @@ static status read_counts(model_pool *x, carat_model *m, const carat_model_optio
 
 /* ---- The choice ----------------------------------------------------------------------------- */
 
-/* The main device's plan for the session that will run, all experts resident. */
-static status plan_whole(const carat_model *m, const carat_model_options *opt,
-                         carat_device_plan *plan, err *e)
+/* The plan of the session that will run, all experts resident. Layers that stages share are divided
+ * by it. */
+static status plan_whole(carat_model *m, const carat_model_options *opt, carat_memory_plan *plan,
+                         err *e)
 {
     static const carat_session_options none;
     carat_session_options so = opt->session ? *opt->session : none;
-    carat_memory_plan all;
     session_shape shape;
     if (!so.n_ctx && !m->fit.trying)
         so.n_ctx = m->core.n_ctx_train < ROOM_CTX ? m->core.n_ctx_train : ROOM_CTX;
     status st = plan_shape(m, &so, opt->n_sessions > 1 ? opt->n_sessions : 1, 0, &shape, e);
+    return st ? st : stages_plan(m, &shape, plan, e);
+}
+
+static uint64_t least_of(const model_pool *x, const device_part *p)
+{
+    return expert_place_least(x->place + p->first, p->n);
+}
+
+/* Slots within bytes for them alone. */
+static status place_slots(model_pool *x, device_part *p, uint64_t for_slots, err *e)
+{
+    status st = expert_place(x->place + p->first, p->n, for_slots, &p->slot_bytes, e);
+    for (int32_t i = p->first; i < p->first + p->n && !st; i++)
+        x->layer[i].n_slots = x->place[i].n_slots;
     if (!st)
-        st = plan_costs(m, &shape, NULL, &all, e);
-    if (!st)
-        *plan = all.device[PASS_MAIN];
+        p->device_bytes = p->dev->experts->bytes(p->dev, x->layer + p->first, p->n);
     return st;
 }
 
 /* Slots within a budget that is for stages and tables too. Fewer bytes for slots may mean larger
  * stages, so the bytes for slots are tried until all of the budget is used, or nearly. */
-static status place_within(model_pool *x, const device *d, uint64_t budget, err *e)
+static status place_within(model_pool *x, device_part *p, uint64_t budget, err *e)
 {
-    uint64_t for_slots = budget, used;
-    status st;
+    uint64_t for_slots = budget;
     for (int round = 0; round < 32; round++) {
-        if ((st = expert_place(x->place, x->n, for_slots, &used, e)))
+        status st = place_slots(x, p, for_slots, e);
+        if (st || p->device_bytes <= budget)
             return st;
-        for (int32_t i = 0; i < x->n; i++)
-            x->layer[i].n_slots = x->place[i].n_slots;
-        x->slot_bytes = used;
-        x->device_bytes = d->experts->bytes(d, x->layer, x->n);
-        if (x->device_bytes <= budget)
-            return OK;
-        uint64_t over = x->device_bytes - budget;
-        if (used <= expert_place_least(x->place, x->n))
+        uint64_t over = p->device_bytes - budget;
+        if (p->slot_bytes <= least_of(x, p))
             break;
-        for_slots = used > over ? used - over : 0;
+        for_slots = p->slot_bytes > over ? p->slot_bytes - over : 0;
     }
     return OK; /* the caller compares */
 }
 
-static status too_few(const carat_model *m, const model_pool *x, uint64_t budget, const char *whose,
-                      err *e)
+static status too_few(const carat_model *m, const model_pool *x, const device_part *p,
+                      uint64_t budget, const char *whose, err *e)
 {
-    uint64_t least = expert_place_least(x->place, x->n);
+    const uint64_t least = least_of(x, p);
     return err_set(
         e, E_MEMORY,
-        "%s: %.1f MiB for experts%s are too few: expected at least %.1f MiB (%.1f for the experts "
-        "of one token, %.1f for stages and tables); all experts take %.1f MiB",
-        m->core.name, mib(budget), whose, mib(x->device_bytes), mib(least),
-        mib(x->device_bytes - least), mib(x->all_bytes));
+        "%s: %.1f MiB for experts%s%s%s are too few: expected at least %.1f MiB (%.1f for the "
+        "experts of one token, %.1f for stages and tables); all experts%s take %.1f MiB",
+        m->core.name, mib(budget), x->n_parts > 1 ? " on " : "", x->n_parts > 1 ? p->dev->name : "",
+        whose, mib(p->device_bytes), mib(least), mib(p->device_bytes - least),
+        x->n_parts > 1 ? " of its layers" : "", mib(p->all_bytes));
 }
 
-static status place(carat_model *m, model_pool *x, const carat_model_options *opt, want w, err *e)
+/* What is left of each device for experts, and how that is told. */
+typedef struct expert_room {
+    uint64_t bytes, available, other;
+} expert_room;
+
+/* By a plan with all experts. Devices that share a memory divide what is left of it as their experts
+ * divide. */
+static void rooms_of(const carat_model *m, const model_pool *x, const carat_memory_plan *plan,
+                     expert_room *room)
 {
-    carat_device_plan plan;
-    uint64_t budget = w.bytes;
-    char whose[160] = "";
-    status st;
-    x->all_bytes = expert_place_all(x->place, x->n);
-    x->host_bytes = m->dev->experts->host_bytes(m->dev, x->layer, x->n);
-    x->slot_bytes = x->all_bytes;
-    if (w.kind == WANT_PART && w.part < 1) {
-        uint64_t slots = (uint64_t)(w.part * (double)x->all_bytes);
-        if ((st = expert_place(x->place, x->n, slots, &x->slot_bytes, e)))
-            return st;
-        for (int32_t i = 0; i < x->n; i++)
-            x->layer[i].n_slots = x->place[i].n_slots;
-        x->device_bytes = m->dev->experts->bytes(m->dev, x->layer, x->n);
-        return slots < expert_place_least(x->place, x->n) ? too_few(m, x, slots, "", e) : OK;
+    for (int32_t k = 0; k < x->n_parts; k++) {
+        const device_part *p = &x->part[k];
+        uint64_t experts = 0, own = 0;
+        for (int32_t j = 0; j < x->n_parts; j++)
+            for (int32_t i = x->part[j].first;
+                 i < x->part[j].first + x->part[j].n && same_memory(p->dev, x->part[j].dev); i++)
+                for (int32_t w = 0; w < x->layer[i].n_parts; w++) {
+                    uint64_t n = p->dev->weight_bytes(p->dev, x->layer[i].part[w]);
+                    experts += n;
+                    own += j == k ? n : 0;
+                }
+        room[k].other = plan_shared_total(m, plan, p->side) - experts;
+        room[k].available = plan->device[p->side].available_bytes;
+        uint64_t left = room[k].other < room[k].available ? room[k].available - room[k].other : 0;
+        double share = (double)own / (double)experts;
+        room[k].bytes = own == experts ? left : (uint64_t)((double)left * share);
+        if (!room[k].available)
+            room[k].bytes = UINT64_MAX;
     }
-    if (w.kind == WANT_PART || (w.kind == WANT_BYTES && w.bytes >= x->all_bytes))
-        return OK;
-    if (w.kind == WANT_AUTO) {
-        m->experts = NULL; /* whose chunks are longer */
-        st = plan_whole(m, opt, &plan, e);
-        m->experts = x;
-        if (st || !plan.available_bytes || plan.total_bytes <= plan.available_bytes ||
-            (st = plan_whole(m, opt, &plan, e)))
-            return st;
-        uint64_t other = plan.total_bytes;
-        for (int32_t i = 0; i < x->n; i++)
-            for (int32_t k = 0; k < x->layer[i].n_parts; k++)
-                other -= m->dev->weight_bytes(m->dev, x->layer[i].part[k]);
-        budget = other < plan.available_bytes ? plan.available_bytes - other : 0;
-        snprintf(whose, sizeof whose, " (%.1f MiB, less %.1f MiB for everything else)",
-                 mib(plan.available_bytes), mib(other));
+}
+
+static status place(const carat_model *m, model_pool *x, want w, const carat_memory_plan *plan,
+                    err *e)
+{
+    expert_room room[PASS_SIDES_MAX] = {{0}};
+    status st = OK;
+    if (w.kind == WANT_AUTO)
+        rooms_of(m, x, plan, room);
+    for (int32_t k = 0; k < x->n_parts && !st; k++) {
+        device_part *p = &x->part[k];
+        uint64_t budget = w.kind == WANT_BYTES  ? w.bytes
+                          : w.kind == WANT_PART ? (uint64_t)(w.part * (double)p->all_bytes)
+                                                : room[k].bytes;
+        char whose[160] = "";
+        if (w.kind == WANT_AUTO)
+            snprintf(whose, sizeof whose, " (%.1f MiB, less %.1f MiB for everything else)",
+                     mib(room[k].available), mib(room[k].other));
+        const bool roomy = w.kind == WANT_BYTES && budget >= p->all_bytes;
+        st = w.kind == WANT_PART || roomy ? place_slots(x, p, budget, e)
+                                          : place_within(x, p, budget, e);
+        uint64_t taken = w.kind == WANT_PART ? least_of(x, p) : p->device_bytes;
+        if (!st && taken > budget && !roomy)
+            st = too_few(m, x, p, budget, whose, e);
     }
-    if ((st = place_within(x, m->dev, budget, e)))
-        return st;
-    return x->device_bytes > budget ? too_few(m, x, budget, whose, e) : OK;
+    return st;
+}
+
+/* Do the devices hold all experts of their layers? */
+static bool holds_all(const model_pool *x)
+{
+    bool all = true;
+    for (int32_t k = 0; k < x->n_parts; k++)
+        all &= x->part[k].slot_bytes == x->part[k].all_bytes;
+    return all;
+}
+
+static uint64_t host_bytes(const model_pool *x)
+{
+    uint64_t n = 0;
+    for (int32_t k = 0; k < x->n_parts; k++)
+        n += x->part[k].host_bytes;
+    return n;
 }
 
 static status check_host(const carat_model *m, const model_pool *x, err *e)
 {
-    uint64_t there = mem_available_bytes();
-    if (m->overcommit || m->plan_only || !there || x->host_bytes <= there)
+    const uint64_t there = mem_available_bytes(), need = host_bytes(x);
+    if (m->overcommit || m->plan_only || !there || need <= there)
         return OK;
     return err_set(e, E_MEMORY,
                    "%s: a GPU that cannot hold all experts needs a copy of all in host memory: "
                    "%.1f MiB, and %.1f MiB are free",
-                   m->core.name, mib(x->host_bytes), mib(there));
+                   m->core.name, mib(need), mib(there));
+}
+
+/* *fits: every device that may have slots holds all experts, or says nothing of its memory. */
+static status fits_whole(carat_model *m, const carat_model_options *opt, bool *fits, err *e)
+{
+    carat_memory_plan plan;
+    status st = plan_whole(m, opt, &plan, e);
+    *fits = !st;
+    for (int32_t i = 0; i < m->n_sides && *fits; i++) {
+        const uint64_t there = plan.device[i].available_bytes;
+        *fits = !model_device(m, i)->experts || !there || plan_shared_total(m, &plan, i) <= there;
+    }
+    return st;
+}
+
+/* Is a device here that may have slots for experts of its layers? */
+static bool has_room_for_experts(const carat_model *m)
+{
+    bool has = false;
+    for (int32_t i = 0; i < m->core.n_expert_layers && !m->core.n_ranks; i++)
+        has |= model_device(m, m->core.expert_side[m->core.experts[i].il])->experts != NULL;
+    return has;
+}
+
+
+/* Of all layers that a device has slots for. */
+static void set_in_slots(model_pool *x, bool in_slots)
+{
+    for (int32_t k = 0; k < x->n_parts; k++)
+        for (int32_t i = x->part[k].first; i < x->part[k].first + x->part[k].n; i++)
+            for (int32_t w = 0; w < x->layer[i].n_parts; w++)
+                x->layer[i].part[w]->in_slots = in_slots;
 }
 
 status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
@@ -349,8 +454,7 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
         (st = parse_prefetch(opt->experts_prefetch, &prefetch, e)))
         return st;
     forced |= (help && part >= 0) || prefetch > 0;
-    bool able = m->dev && m->dev->experts && m->n_sides == 1 && !m->core.n_ranks &&
-                m->core.n_expert_layers > 0;
+    bool able = m->dev && has_room_for_experts(m);
     if (forced && !m->core.n_expert_layers)
         return err_set(e, E_ARG,
                        "%s has no experts: --experts-gpu, --experts-cpu and --experts-prefetch are "
@@ -360,13 +464,21 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     if (forced && !able)
         return err_set(
             e, E_ARG,
-            "--experts-gpu, --experts-cpu and --experts-prefetch need the whole model on one "
-            "GPU: no second one of --gpus, no --gpu-layers, no --cpu-experts, no --wrap");
+            "--experts-gpu, --experts-cpu and --experts-prefetch need experts on a GPU: no "
+            "--cpu-experts, no --wrap");
     if (!able)
         return OK;
+    bool whole = w.kind == WANT_PART && w.part >= 1;
+    if (w.kind == WANT_AUTO)
+        st = fits_whole(m, opt, &whole, e);
+    if (st || whole)
+        return st;
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);
     if (!x)
         return err_memory(e, "experts", sizeof *x);
+    carat_memory_plan plan = {0}; /* with slots chunks are longer */
+    if ((m->n_stages > 1 || w.kind == WANT_AUTO) && (st = plan_whole(m, opt, &plan, e)))
+        return st;
     int32_t n_prefetched = prefetch_of(m, prefetch);
     x->helped = help || n_prefetched;
     x->n_prefetched = n_prefetched;
@@ -374,24 +486,39 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     x->log = opt->log;
     x->log_user = opt->log_user;
     snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
-    x->help = (expert_help){help ? part : 0, help ? opt->n_threads : 1, x->isa};
     if ((st = take_layers(x, m, n_prefetched, e)) || (st = read_counts(x, m, opt, e)))
         return st;
-    if ((st = place(m, x, opt, w, e)))
+    x->help = (expert_help){.part = help ? part : 0,
+                            .n_threads = help ? opt->n_threads : 1,
+                            .isa = x->isa,
+                            .n_devices = x->n_parts};
+    if ((st = place(m, x, w, &plan, e)))
         return st;
-    if (x->slot_bytes == x->all_bytes) { /* all of them fit, and nothing else is needed */
+    if (holds_all(x)) { /* and nothing else is needed */
         experts_free(m);
         return OK;
     }
-    for (int32_t i = 0; i < x->n; i++)
-        for (int32_t k = 0; k < x->layer[i].n_parts; k++)
-            x->layer[i].part[k]->in_slots = true;
+    set_in_slots(x, true);
     return check_host(m, x, e);
 }
 
-uint64_t experts_bytes(const carat_model *m)
+static const device_part *part_of(const carat_model *m, int32_t side)
 {
-    return m->experts ? m->experts->device_bytes : 0;
+    for (int32_t k = 0; m->experts && k < m->experts->n_parts; k++)
+        if (m->experts->part[k].side == side)
+            return &m->experts->part[k];
+    return NULL;
+}
+
+bool experts_placed(const carat_model *m)
+{
+    return m->experts && m->experts->n_parts;
+}
+
+uint64_t experts_bytes(const carat_model *m, int32_t side)
+{
+    const device_part *p = part_of(m, side);
+    return p ? p->device_bytes : 0;
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -399,21 +526,41 @@ uint64_t experts_bytes(const carat_model *m)
 status experts_open(carat_model *m, err *e)
 {
     model_pool *x = m->experts;
-    status st = x ? m->dev->experts->open(m->dev, x->layer, x->n, e) : OK;
-    if (x)
-        x->open = !st;
+    status st = OK;
+    for (int32_t k = 0; x && k < x->n_parts && !st; k++) {
+        device_part *p = &x->part[k];
+        st = p->dev->experts->open(p->dev, x->layer + p->first, p->n, e);
+        x->n_open += !st;
+    }
     return st;
 }
 
+/* The first device's threads help all. */
+static status help_all(model_pool *x, err *e)
+{
+    status st = OK;
+    for (int32_t k = 0; k < x->n_parts && !st; k++) {
+        x->help.beside = k ? x->part[0].dev : NULL;
+        st = x->part[k].dev->experts->help(x->part[k].dev, &x->help, e);
+    }
+    return st;
+}
+
+/* Help that is impossible on one device is on none: so a result does not depend on who has which
+ * layers. */
 status experts_fill(carat_model *m, err *e)
 {
     model_pool *x = m->experts;
-    status st = x ? m->dev->experts->fill(m->dev, e) : OK;
+    status st = OK;
+    for (int32_t k = 0; x && k < x->n_parts && !st; k++)
+        st = x->part[k].dev->experts->fill(x->part[k].dev, e);
     if (st || !x || !x->helped)
         return st;
-    st = m->dev->experts->help(m->dev, &x->help, e);
+    st = help_all(x, e);
     if (st != E_UNSUPPORTED || !x->optional)
         return st;
+    for (int32_t k = 0; k < x->n_parts; k++)
+        x->part[k].dev->experts->help(x->part[k].dev, NULL, NULL);
     x->n_prefetched = 0;
     if (x->log)
         x->log(x->log_user, e->text);
@@ -422,18 +569,19 @@ status experts_fill(carat_model *m, err *e)
 }
 
 /* A file that cannot be written leaves the counts of earlier runs: the next run knows less. */
-static void save_counts(const carat_model *m, model_pool *x)
+static void save_counts(model_pool *x)
 {
     uint64_t sum = 0;
-    size_t at = 0;
-    for (int32_t i = 0; i < x->n; i++) {
-        m->dev->experts->counts(m->dev, i, x->count_run + at);
-        for (int32_t k = 0; k < x->layer[i].n_experts; k++) {
-            x->count[at + (size_t)k] += x->count_run[at + (size_t)k];
-            sum += x->count_run[at + (size_t)k];
+    for (int32_t k = 0; k < x->n_parts; k++)
+        for (int32_t i = 0; i < x->part[k].n; i++) {
+            const expert_counts *to = &x->counts[x->part[k].first + i];
+            uint64_t *run = x->count_run + (to->count - x->count);
+            x->part[k].dev->experts->counts(x->part[k].dev, i, run);
+            for (int32_t n = 0; n < to->n_experts; n++) {
+                to->count[n] += run[n];
+                sum += run[n];
+            }
         }
-        at += (size_t)x->layer[i].n_experts;
-    }
     if (sum && x->path)
         expert_file_write(x->path, x->key, x->counts, x->n, NULL);
 }
@@ -441,11 +589,12 @@ static void save_counts(const carat_model *m, model_pool *x)
 void experts_close(carat_model *m)
 {
     model_pool *x = m->experts;
-    if (!x || !x->open)
+    if (!x || !x->n_open)
         return;
-    save_counts(m, x);
-    m->dev->experts->close(m->dev);
-    x->open = false;
+    if (x->n_open == x->n_parts)
+        save_counts(x);
+    for (; x->n_open; x->n_open--)
+        x->part[x->n_open - 1].dev->experts->close(x->part[x->n_open - 1].dev);
 }
 
 void experts_free(carat_model *m)
@@ -454,9 +603,8 @@ void experts_free(carat_model *m)
     if (!x)
         return;
     experts_close(m);
-    for (int32_t i = 0; i < x->n && x->layer; i++)
-        for (int32_t k = 0; k < x->layer[i].n_parts; k++)
-            x->layer[i].part[k]->in_slots = false;
+    if (x->layer)
+        set_in_slots(x, false);
     mem_free(x->path);
     mem_free(x->count_run);
     mem_free(x->count);
@@ -467,6 +615,8 @@ void experts_free(carat_model *m)
     m->experts = NULL;
 }
 
+/* ---- Accounts ------------------------------------------------------------------------------- */
+
 static double wait_ms(const expert_use *u)
 {
     return u->stage_ms + (u->bus_bytes_s > 0 ? (double)u->read_bytes / u->bus_bytes_s * 1e3 : 0);
@@ -474,60 +624,121 @@ static double wait_ms(const expert_use *u)
 
 void experts_sum(const carat_model *m, expert_sums *to)
 {
-    expert_use u = {0};
-    *to = (expert_sums){.offload = m->experts && m->experts->open};
-    if (!to->offload)
-        return;
-    m->dev->experts->use(m->dev, &u);
-    to->n_hits = u.n_hits;
-    to->n_misses = u.n_misses;
-    to->n_bytes = u.read_bytes + u.swap_bytes + u.stream_bytes + u.prefetch_bytes;
-    to->n_cpu = u.n_cpu;
-    to->wait_ms = wait_ms(&u);
+    const model_pool *x = m->experts;
+    *to = (expert_sums){.offload = x && x->n_open};
+    for (int32_t k = 0; to->offload && k < x->n_open; k++) {
+        expert_use u = {0};
+        x->part[k].dev->experts->use(x->part[k].dev, &u);
+        to->n_hits += u.n_hits;
+        to->n_misses += u.n_misses;
+        to->n_bytes += u.read_bytes + u.swap_bytes + u.stream_bytes + u.prefetch_bytes;
+        to->n_cpu += u.n_cpu;
+        to->wait_ms += wait_ms(&u);
+    }
+}
+
+static carat_expert_info info_of(const model_pool *x, const device_part *p)
+{
+    expert_use use = {0};
+    if (x->n_open)
+        p->dev->experts->use(p->dev, &use);
+    carat_expert_info to = {.n_layers = p->n,
+                            .all_bytes = p->all_bytes,
+                            .slot_bytes = p->slot_bytes,
+                            .device_bytes = p->device_bytes,
+                            .host_bytes = p->host_bytes,
+                            .counts_file = x->path,
+                            .n_hits = use.n_hits,
+                            .n_misses = use.n_misses,
+                            .n_swaps = use.n_swaps,
+                            .n_failed = use.n_failed + use.n_prefetched_failed,
+                            .swap_bytes = use.swap_bytes,
+                            .stream_bytes = use.stream_bytes,
+                            .n_streamed = use.n_streamed,
+                            .read_bytes = use.read_bytes,
+                            .bus_bytes_s = use.bus_bytes_s,
+                            .cpu_threads = use.cpu_threads,
+                            .cpu_expert_ms = use.cpu_expert_ms,
+                            .n_cpu = use.n_cpu,
+                            .cpu_bytes = use.cpu_bytes,
+                            .prefetch_most = x->n_prefetched,
+                            .prefetch_bytes = use.prefetch_bytes,
+                            .n_prefetched = use.n_prefetched,
+                            .n_prefetched_used = use.n_prefetched_used,
+                            .n_prefetched_waited = use.n_prefetched_waited,
+                            .n_prefetched_late = use.n_prefetched_late,
+                            .prefetch_ahead = use.prefetch_ahead,
+                            .wait_ms = wait_ms(&use)};
+    for (int32_t i = p->first; i < p->first + p->n; i++) {
+        to.n_experts += x->layer[i].n_experts;
+        to.n_slots += x->layer[i].n_slots;
+    }
+    return to;
+}
+
+/* Times and rates are those of the slowest device; a pass that streamed did so on all. */
+static void add_info(carat_expert_info *sum, const carat_expert_info *a)
+{
+    sum->n_layers += a->n_layers;
+    sum->n_experts += a->n_experts;
+    sum->n_slots += a->n_slots;
+    sum->all_bytes += a->all_bytes;
+    sum->slot_bytes += a->slot_bytes;
+    sum->device_bytes += a->device_bytes;
+    sum->host_bytes += a->host_bytes;
+    sum->n_hits += a->n_hits;
+    sum->n_misses += a->n_misses;
+    sum->n_swaps += a->n_swaps;
+    sum->n_failed += a->n_failed;
+    sum->swap_bytes += a->swap_bytes;
+    sum->stream_bytes += a->stream_bytes;
+    sum->read_bytes += a->read_bytes;
+    sum->n_cpu += a->n_cpu;
+    sum->cpu_bytes += a->cpu_bytes;
+    sum->prefetch_bytes += a->prefetch_bytes;
+    sum->n_prefetched += a->n_prefetched;
+    sum->n_prefetched_used += a->n_prefetched_used;
+    sum->n_prefetched_waited += a->n_prefetched_waited;
+    sum->n_prefetched_late += a->n_prefetched_late;
+    sum->wait_ms += a->wait_ms;
+    if (a->n_streamed > sum->n_streamed)
+        sum->n_streamed = a->n_streamed;
+    if (a->bus_bytes_s < sum->bus_bytes_s)
+        sum->bus_bytes_s = a->bus_bytes_s;
+    if (a->cpu_expert_ms > sum->cpu_expert_ms)
+        sum->cpu_expert_ms = a->cpu_expert_ms;
+    if (a->prefetch_ahead < sum->prefetch_ahead)
+        sum->prefetch_ahead = a->prefetch_ahead;
 }
 
 bool carat_experts(const carat_model *m, carat_expert_info *to)
 {
     const model_pool *x = m->experts;
     pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock;
-    expert_use use = {0};
     *to = (carat_expert_info){0};
     if (!x)
         return false;
     pthread_mutex_lock(lock);
-    if (x->open)
-        m->dev->experts->use(m->dev, &use);
-    pthread_mutex_unlock(lock);
-    *to = (carat_expert_info){.n_layers = x->n,
-                              .all_bytes = x->all_bytes,
-                              .slot_bytes = x->slot_bytes,
-                              .device_bytes = x->device_bytes,
-                              .host_bytes = x->host_bytes,
-                              .counts_file = x->path,
-                              .n_hits = use.n_hits,
-                              .n_misses = use.n_misses,
-                              .n_swaps = use.n_swaps,
-                              .n_failed = use.n_failed + use.n_prefetched_failed,
-                              .swap_bytes = use.swap_bytes,
-                              .stream_bytes = use.stream_bytes,
-                              .n_streamed = use.n_streamed,
-                              .read_bytes = use.read_bytes,
-                              .bus_bytes_s = use.bus_bytes_s,
-                              .cpu_threads = use.cpu_threads,
-                              .cpu_expert_ms = use.cpu_expert_ms,
-                              .n_cpu = use.n_cpu,
-                              .cpu_bytes = use.cpu_bytes,
-                              .prefetch_most = x->n_prefetched,
-                              .prefetch_bytes = use.prefetch_bytes,
-                              .n_prefetched = use.n_prefetched,
-                              .n_prefetched_used = use.n_prefetched_used,
-                              .n_prefetched_waited = use.n_prefetched_waited,
-                              .n_prefetched_late = use.n_prefetched_late,
-                              .prefetch_ahead = use.prefetch_ahead,
-                              .wait_ms = wait_ms(&use)};
-    for (int32_t i = 0; i < x->n; i++) {
-        to->n_experts += x->layer[i].n_experts;
-        to->n_slots += x->layer[i].n_slots;
+    for (int32_t k = 0; k < x->n_parts; k++) {
+        const carat_expert_info a = info_of(x, &x->part[k]);
+        if (k)
+            add_info(to, &a);
+        else
+            *to = a;
     }
+    pthread_mutex_unlock(lock);
+    return true;
+}
+
+bool carat_experts_on(const carat_model *m, int32_t which, carat_expert_info *to)
+{
+    const device_part *p = part_of(m, which);
+    pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock;
+    *to = (carat_expert_info){0};
+    if (!p)
+        return false;
+    pthread_mutex_lock(lock);
+    *to = info_of(m->experts, p);
+    pthread_mutex_unlock(lock);
     return true;
 }

@@ -1,4 +1,5 @@
-/* experts.h - which experts of a model the GPU holds, where it does not hold all.
+/* experts.h - which experts of a model its GPUs hold, where they do not hold all. Each has slots for
+ * experts of its own layers.
  *
  * Chosen when a model is opened, before its weights are loaded, from the options, the plan of the
  * session that will run, and the counts of earlier runs in FILE.experts. Only the thread that
@@ -11,10 +12,11 @@
 
 /* E_ARG: a share of experts that cannot be read, or options that exclude each other. */
 status experts_check_options(const carat_model_options *opt, err *e);
-/* m->dev is open, and the model divided if it shall be. Leaves m->experts NULL if the device of
- * each layer holds all of its experts. */
+/* All devices are open, and layers are with the CPU beside them if they shall be. Divides the others
+ * between stages. Leaves m->experts NULL if the device of each layer holds all of its experts. */
 status experts_choose(carat_model *m, const carat_model_options *opt, err *e);
-uint64_t experts_bytes(const carat_model *m); /* on the main device: slots, stages, tables */
+bool experts_placed(const carat_model *m); /* layers stay on the devices that have slots for them */
+uint64_t experts_bytes(const carat_model *m, int32_t side); /* slots, stages, tables */
 /* Before and after the weights are loaded; the second starts the CPU's threads for experts too.
  * Nothing happens without m->experts. */
 status experts_open(carat_model *m, err *e);

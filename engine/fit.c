@@ -3,7 +3,7 @@
  *
  *     keys f16       context halved from the longest to FIT_CTX_KEYS
  *     keys q8_0      context halved from there to FIT_CTX_HOST, of mixtures to FIT_CTX_EXPERTS
- *     experts        as many as fit have slots on the GPU, which reads the others from the host
+ *     experts        as many as fit have slots on the GPUs, which read the others from the host
  *     experts        all of them in the host's memory, where the CPU computes them
  *     chunks         of prompts, a quarter as long: less scratch, and shorter rings of windows
  *     layers         as many as fit on the GPU, the CPU computes the others
@@ -51,8 +51,8 @@ static fit_ask ask_of(const carat_model *m, const carat_model_options *opt)
     a.own_ctx = a.so.n_ctx > 0;
     a.own_kv = a.so.kv_k || a.so.kv_v || a.so.kv_layers;
     a.top = a.own_ctx ? a.so.n_ctx : m->core.n_ctx_train;
-    a.experts = !placed && !shared && m->dev->experts && m->n_sides == 1 && !m->core.n_ranks &&
-                m->core.n_expert_layers;
+    a.experts = !placed && !shared && m->dev->experts && m->n_sides == m->n_stages &&
+                !m->core.n_ranks && m->core.n_expert_layers;
     a.divide = !placed && !shared && !m->core.n_ranks && is_open(opt->experts_cpu) &&
                is_open(opt->experts_prefetch) && device_bare(m->dev) == m->dev;
     return a;
@@ -306,8 +306,8 @@ static void tell(carat_model *m, const fit_ask *a)
     if (f->level == CARAT_FIT_EXPERTS && carat_experts(m, &x))
         n += (size_t)snprintf(
             f->text + n, cap - n,
-            ", %d of %d experts on the GPU, which reads the others from host memory", x.n_slots,
-            x.n_experts);
+            ", %d of %d experts on the GPU%s, which read%s the others from host memory", x.n_slots,
+            x.n_experts, m->n_stages > 1 ? "s" : "", m->n_stages > 1 ? "" : "s");
     else if (f->level == CARAT_FIT_EXPERTS)
         n += (size_t)snprintf(f->text + n, cap - n, ", all experts on the CPU");
     if (f->level == CARAT_FIT_LAYERS)

@@ -152,7 +152,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
         shape->chunk *= EXPERT_CHUNKS;
     if (shape->sparse.alpha > 0 && shape->chunk < SPARSE_TILE)
         shape->chunk = SPARSE_TILE; /* whole query blocks */
-    shape->chunk_least = opt->chunk || m->core.encoder ? shape->chunk : STAGES_CHUNK_LEAST;
+    shape->chunk_least =
+        opt->chunk || m->core.encoder || m->experts ? shape->chunk : STAGES_CHUNK_LEAST;
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->fit.n_ctx ? m->fit.n_ctx : m->core.n_ctx_train;
     if (m->core.encoder && (st = shape_encoder(m, opt, shape, &n_ctx_max, e)))
         return st;
@@ -519,7 +520,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                                     paging_bytes(s, l, &c->side[i].query, i),
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
-                                 .expert_bytes = i == PASS_MAIN ? experts_bytes(m) : 0,
+                                 .expert_bytes = experts_bytes(m, i),
                                  .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0,
                                  .vision_bytes = towers,
                                  .crossing_bytes = c->side[i].crossing_bytes};
@@ -583,8 +584,7 @@ end:
     return st;
 }
 
-/* What the devices take that share the memory of this one. */
-static uint64_t shared_total(const carat_model *m, const carat_memory_plan *plan, int32_t side)
+uint64_t plan_shared_total(const carat_model *m, const carat_memory_plan *plan, int32_t side)
 {
     uint64_t n = 0;
     for (int32_t k = 0; k < plan->n_devices; k++)
@@ -597,7 +597,7 @@ static const carat_device_plan *first_too_large(const carat_model *m, const cara
 {
     for (int32_t i = 0; i < plan->n_devices; i++)
         if (plan->device[i].available_bytes &&
-            shared_total(m, plan, i) > plan->device[i].available_bytes)
+            plan_shared_total(m, plan, i) > plan->device[i].available_bytes)
             return &plan->device[i];
     return NULL;
 }
@@ -652,7 +652,7 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
                    "%s with a context of %d tokens needs %.2f GiB of memory%s%s%s, and %.2f GiB "
                    "are available",
                    m->core.name, plan->n_ctx,
-                   (double)shared_total(m, plan, (int32_t)(s - plan->device)) * 0x1p-30,
+                   (double)plan_shared_total(m, plan, (int32_t)(s - plan->device)) * 0x1p-30,
                    m->dev->host_memory ? "" : " of ", m->dev->host_memory ? "" : s->device, scorer,
                    (double)s->available_bytes * 0x1p-30);
 }

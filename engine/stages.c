@@ -11,18 +11,23 @@
  * The caller may say in which proportion the stages have layers. Otherwise the planner's bytes
  * decide. With f the part of a device's memory M that is taken, the sum of M f^2 is the least of
  * all divisions in which no device is too full. So of each device about the same part is taken.
+ *
+ * Where experts have slots (experts.c), a device with experts of E bytes has room for R of them.
+ * The sum of E^2 / R is the least. So of each device's experts about the same part has slots.
  */
 #include "engine/stages.h"
+#include "engine/experts.h"
 #include "base/mem.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of one stage. upto[il]: of the layers before il. */
+/* Bytes of one stage. upto[il]: of the layers before il; experts[il]: of their experts, or NULL if
+ * these are to be where their layers are. */
 typedef struct stage_costs {
     double fixed, memory;
-    double *upto; /* [n_layer + 1] */
+    double *upto, *experts; /* [n_layer + 1] */
 } stage_costs;
 
 status stages_read_split(carat_model *m, const char *text, err *e)
@@ -49,7 +54,11 @@ status stages_read_split(carat_model *m, const char *text, err *e)
 /* Of a stage with the layers first .. end - 1. Beyond its memory nothing makes up for it. */
 static double strain(const stage_costs *c, int32_t first, int32_t end)
 {
-    double f = (c->fixed + c->upto[end] - c->upto[first]) / c->memory;
+    const double bytes = c->fixed + c->upto[end] - c->upto[first], f = bytes / c->memory;
+    if (c->experts) {
+        double experts = c->experts[end] - c->experts[first], room = c->memory + experts - bytes;
+        return room > 0 ? experts * (experts / room) : 1e30 * (1 - room);
+    }
     return c->memory * (f * f + (f > 1 ? 1e15 * (f - 1) : 0));
 }
 
@@ -129,8 +138,12 @@ static void measure_stage(const carat_model *m, const session_shape *s, const kv
     for (int32_t i = 0; i < core->n_weights; i++) {
         const weight *w = core->weights[i];
         int32_t il = model_layer_of(core, w);
-        if (il >= 0 && (w->n_mat == 1 || !m->beside.experts))
-            each[il] += (double)model_weight_bytes(d, w);
+        if (il < 0 || (w->n_mat > 1 && m->beside.experts))
+            continue;
+        double n_bytes = (double)model_weight_bytes(d, w);
+        each[il] += n_bytes;
+        for (int32_t at = il + 1; w->n_mat > 1 && c->experts && at <= core->n_layer; at++)
+            c->experts[at] += n_bytes;
     }
     for (int32_t i = 0; l && i < l->n; i++)
         each[core->kv[i].layer] +=
@@ -181,11 +194,12 @@ static status divide_by(carat_model *m, const session_shape *s, const kv_layout 
         choose_by_hand(m, end);
         return OK;
     }
-    double *cells = mem_calloc(row * (size_t)m->n_stages, sizeof *cells);
+    double *cells = mem_calloc(2 * row * (size_t)m->n_stages, sizeof *cells);
     if (!cells)
-        return err_memory(e, m->core.name, row * (size_t)m->n_stages * sizeof *cells);
+        return err_memory(e, m->core.name, 2 * row * (size_t)m->n_stages * sizeof *cells);
     for (int32_t k = 0; k < m->n_stages; k++) {
-        c[k].upto = cells + (size_t)k * row;
+        c[k].upto = cells + 2 * (size_t)k * row;
+        c[k].experts = m->experts ? c[k].upto + row : NULL;
         measure_stage(m, s, l, plan, k, &c[k]);
     }
     status st = choose(m, c, end, e);
@@ -208,7 +222,8 @@ status stages_plan(carat_model *m, const session_shape *s, carat_memory_plan *pl
     int32_t end[PASS_SIDES_MAX] = {0};
     kv_layout l = {0};
     status st = plan_costs(m, s, &l, plan, e);
-    const bool chosen = m->n_stages == 1 || m->core.n_ranks || m->split[0] > 0;
+    const bool chosen =
+        m->n_stages == 1 || m->core.n_ranks || m->split[0] > 0 || experts_placed(m);
     for (int i = 0; i < ROUNDS && !st && !chosen; i++) {
         st = divide_by(m, s, &l, plan, end, e);
         if (st || !memcmp(end, m->stage_end, sizeof end))

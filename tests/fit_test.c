@@ -392,8 +392,8 @@ TEST(as_few_gpus_are_taken_as_hold_a_model_whole)
     CHECK_EQ((int)f.fit, CARAT_FIT_WHOLE);
     CHECK_EQ(chosen(dense, unequal, 3, &f), 2);
     CHECK_EQ((int)f.fit, CARAT_FIT_WHOLE);
-    /* Nothing holds it: a mixture has slots on one GPU, with layers on the host a model has all. */
-    CHECK_EQ(chosen(mixture, small, 2, &f), 1);
+    /* Nothing holds it: a mixture has slots on all, another model has layers on the host. */
+    CHECK_EQ(chosen(mixture, small, 2, &f), 2);
     CHECK_EQ((int)f.fit, CARAT_FIT_EXPERTS);
     CHECK_EQ(chosen(dense, small, 2, &f), 2);
     one = fit_with(dense, small[0], (carat_model_options){0},

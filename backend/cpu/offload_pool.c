@@ -32,17 +32,25 @@ static const size_t STACK_BYTES = 1 << 20;
 
 int64_t offload_pool_limit_ns = 1000000000;
 
+/* The threads of one pool, or of several. A pool that has been added stays until they have ended. */
+typedef struct pool_threads {
+    idle idle;
+    int32_t n, n_started, n_users;
+    pthread_t thread[MAX_THREADS];
+    offload_pool *pool[OFFLOAD_POOLS_MAX];
+    atomic_int n_pools;
+} pool_threads;
+
 struct offload_pool {
     const offload_kernels *k;
+    pool_threads *threads;
     offload_layer *layer;
     int32_t n_layers;
     offload_room room;
-    int32_t n_threads, n_started, n_timed;
-    pthread_t thread[MAX_THREADS];
+    int32_t n_timed;
     _Alignas(64) atomic_uint_least64_t ticket; /* job << 32 | items << 16 | next item */
     _Alignas(64) atomic_uint n_ended;
     _Alignas(64) atomic_int gated[OFFLOAD_PAIRS]; /* chunks of 32 that have their copy, by expert */
-    idle idle;
     atomic_bool hold;
     /* Of pairs: W x and W' x [n_ff]; their gated product's copy. */
     int32_t n_ff; /* the largest */
@@ -145,7 +153,7 @@ static bool gated_unit_done(const offload_pool *p, const offload_layer *l, int32
 {
     int looks = 0;
     while (atomic_load_explicit(&p->gated[i], memory_order_acquire) < l->n_ff / OFFLOAD_GROUP) {
-        if (idle_stopped(&p->idle))
+        if (idle_stopped(&p->threads->idle))
             return false;
         if (looks == LOOKS) {
             sched_yield();
@@ -234,7 +242,7 @@ static void answer(offload_pool *p, const offload_layer *l, uint32_t seq, uint32
 static uint32_t share_of(const offload_pool *p, uint32_t items, uint32_t next, uint32_t n_gate)
 {
     uint32_t left = next < n_gate ? n_gate - next : items - next;
-    uint32_t n = left / (2 * (uint32_t)p->n_threads);
+    uint32_t n = left / (2 * (uint32_t)p->threads->n);
     return n ? n : 1;
 }
 
@@ -306,30 +314,48 @@ static uint32_t open_job(const offload_pool *p)
 
 static bool has_job(void *user)
 {
-    return open_job(user) != 0;
+    const pool_threads *t = user;
+    const int32_t n = atomic_load_explicit(&t->n_pools, memory_order_acquire);
+    bool has = false;
+    for (int32_t i = 0; i < n; i++)
+        has |= open_job(t->pool[i]) != 0;
+    return has;
 }
 
-/* A thread that has no part in a job any more reads only `seq`, until it changes: the word `done`
- * is for the thread that answers and for the device. */
+/* taken: the pool's last job whose items were all taken. A thread that has no part in a job any
+ * more reads only `seq`, until it changes: the word `done` is for the thread that answers and for
+ * the device. */
+static bool look(offload_pool *p, uint32_t *taken)
+{
+    uint32_t seq = atomic_load_explicit(&p->room.post->seq, memory_order_acquire);
+    if (seq == *taken || !(seq = open_job(p)))
+        return false;
+    if (work(p, seq))
+        *taken = seq;
+    return true;
+}
+
 static void *run(void *arg)
 {
-    offload_pool *p = arg;
-    uint32_t taken = OFFLOAD_FIRST; /* the last job whose items were all taken */
+    pool_threads *all = arg;
+    uint32_t taken[OFFLOAD_POOLS_MAX];
     idler t;
+    for (int i = 0; i < OFFLOAD_POOLS_MAX; i++)
+        taken[i] = OFFLOAD_FIRST;
     idler_begin(&t);
-    while (!idle_stopped(&p->idle)) {
-        uint32_t seq = atomic_load_explicit(&p->room.post->seq, memory_order_acquire);
-        bool works = seq != taken && (seq = open_job(p));
-        if (works && work(p, seq))
-            taken = seq;
-        idle_between(&p->idle, &t, works, has_job, p);
+    while (!idle_stopped(&all->idle)) {
+        const int32_t n = atomic_load_explicit(&all->n_pools, memory_order_acquire);
+        bool works = false;
+        for (int32_t i = 0; i < n; i++)
+            works |= look(all->pool[i], &taken[i]);
+        idle_between(&all->idle, &t, works, has_job, all);
     }
     return NULL;
 }
 
 void offload_pool_wake(offload_pool *p)
 {
-    idle_wake(&p->idle);
+    idle_wake(&p->threads->idle);
 }
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
@@ -352,26 +378,44 @@ static status check_layers(const offload_layer *l, int32_t n, err *e)
     return OK;
 }
 
-static status start_threads(offload_pool *p, err *e)
+/* n 0: all cores but one, because the thread that waits for the GPU polls too. */
+static status start_threads(pool_threads *t, int32_t n, err *e)
 {
     pthread_attr_t attr;
     sigset_t all, before;
     size_t have = 0;
-    int failed = pthread_attr_init(&attr);
+    const int32_t n_cores = pool_default_threads();
+    n = n ? n : n_cores > 1 ? n_cores - 1 : 1;
+    t->n = n < MAX_THREADS ? n : MAX_THREADS;
+    status st = idle_open(&t->idle, "experts on the CPU", e);
+    int failed = st ? 0 : pthread_attr_init(&attr);
+    if (st)
+        return st;
     if (failed)
         return err_set(e, E_MEMORY, "threads for experts: %s", strerror(failed));
     if (pthread_attr_getstacksize(&attr, &have) || have < STACK_BYTES)
         pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (p->n_started < p->n_threads && !failed)
-        if (!(failed = pthread_create(&p->thread[p->n_started], &attr, run, p)))
-            p->n_started++;
+    while (t->n_started < t->n && !failed)
+        if (!(failed = pthread_create(&t->thread[t->n_started], &attr, run, t)))
+            t->n_started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     if (failed)
-        return err_set(e, E_MEMORY, "thread %d of %d for experts: %s", p->n_started + 1,
-                       p->n_threads, strerror(failed));
+        return err_set(e, E_MEMORY, "thread %d of %d for experts: %s", t->n_started + 1, t->n,
+                       strerror(failed));
+    return OK;
+}
+
+/* The threads look at this pool too. */
+static status add_pool(pool_threads *t, offload_pool *p, err *e)
+{
+    const int32_t n = atomic_load(&t->n_pools);
+    if (n == OFFLOAD_POOLS_MAX)
+        return err_set(e, E_ARG, "experts of more than %d devices on the CPU", OFFLOAD_POOLS_MAX);
+    t->pool[n] = p;
+    atomic_store_explicit(&t->n_pools, n + 1, memory_order_release);
     return OK;
 }
 
@@ -392,8 +436,10 @@ static status take_memory(offload_pool *p, const offload_layer *l, err *e)
     return OK;
 }
 
-status offload_pool_open(offload_pool **out, const offload_layer *l, int32_t n,
-                         const offload_room *room, int32_t n_threads, const char *isa, err *e)
+/* threads: of another pool; NULL: the pool gets its own. */
+static status open_pool(offload_pool **out, pool_threads *threads, const offload_kernels *k,
+                        const offload_layer *l, int32_t n, const offload_room *room,
+                        int32_t n_threads, err *e)
 {
     *out = NULL;
     if (n < 1 || n_threads < 0)
@@ -402,36 +448,57 @@ status offload_pool_open(offload_pool **out, const offload_layer *l, int32_t n,
     if (st)
         return st;
     offload_pool *p = mem_calloc(1, sizeof *p);
-    if (!p)
+    if (p)
+        p->threads = threads ? threads : mem_calloc(1, sizeof *p->threads);
+    if (!p || !p->threads) {
+        mem_free(p);
         return err_memory(e, "experts on the CPU", sizeof *p);
+    }
+    p->threads->n_users++;
     p->room = *room;
     p->n_layers = n;
-    int32_t n_cores = pool_default_threads(); /* the thread that waits for the GPU polls too */
-    p->n_threads = n_threads ? n_threads : n_cores > 1 ? n_cores - 1 : 1;
-    p->n_threads = p->n_threads < MAX_THREADS ? p->n_threads : MAX_THREADS;
-    st = offload_kernels_find(isa, &p->k, e);
-    st = st ? st : take_memory(p, l, e);
-    st = st ? st : idle_open(&p->idle, "experts on the CPU", e);
+    p->k = k;
+    st = take_memory(p, l, e);
     atomic_store(&room->post->seq, OFFLOAD_FIRST);
     atomic_store(&room->post->done, OFFLOAD_FIRST);
     atomic_store(&room->post->late, 0);
     atomic_store(&p->ticket, (uint64_t)OFFLOAD_FIRST << 32);
-    if ((st = st ? st : start_threads(p, e))) {
+    st = st ? st : add_pool(p->threads, p, e);
+    st = st || threads ? st : start_threads(p->threads, n_threads, e);
+    if (st)
         offload_pool_close(p);
-        return st;
-    }
-    *out = p;
-    return OK;
+    else
+        *out = p;
+    return st;
+}
+
+status offload_pool_open(offload_pool **out, const offload_layer *l, int32_t n,
+                         const offload_room *room, int32_t n_threads, const char *isa, err *e)
+{
+    const offload_kernels *k = NULL;
+    *out = NULL;
+    status st = offload_kernels_find(isa, &k, e);
+    return st ? st : open_pool(out, NULL, k, l, n, room, n_threads, e);
+}
+
+status offload_pool_open_beside(offload_pool **out, offload_pool *beside, const offload_layer *l,
+                                int32_t n, const offload_room *room, err *e)
+{
+    return open_pool(out, beside->threads, beside->k, l, n, room, 0, e);
 }
 
 void offload_pool_close(offload_pool *p)
 {
     if (!p)
         return;
-    idle_stop(&p->idle);
-    for (int32_t i = 0; i < p->n_started; i++)
-        pthread_join(p->thread[i], NULL);
-    idle_close(&p->idle);
+    pool_threads *t = p->threads;
+    idle_stop(&t->idle);
+    for (; t->n_started > 0; t->n_started--)
+        pthread_join(t->thread[t->n_started - 1], NULL);
+    if (!--t->n_users) {
+        idle_close(&t->idle);
+        mem_free(t);
+    }
     mem_free(p->part);
     mem_free(p->s);
     mem_free(p->q);
@@ -478,7 +545,7 @@ offload_use offload_pool_use(const offload_pool *p)
 
 int32_t offload_pool_threads(const offload_pool *p)
 {
-    return p->n_threads;
+    return p->threads->n;
 }
 
 const char *offload_pool_isa(const offload_pool *p)
@@ -488,7 +555,7 @@ const char *offload_pool_isa(const offload_pool *p)
 
 void offload_pool_tire(offload_pool *p)
 {
-    atomic_store(&p->idle.awake_ns, 0);
+    atomic_store(&p->threads->idle.awake_ns, 0);
 }
 
 void offload_pool_hold(offload_pool *p, bool hold)

@@ -47,7 +47,13 @@ size_t offload_room_bytes(const offload_layer *l, int32_t n, char *at, offload_r
  * offload_kernels_find. E_ARG for layers that this file cannot compute. */
 status offload_pool_open(offload_pool **p, const offload_layer *l, int32_t n,
                          const offload_room *room, int32_t n_threads, const char *isa, err *e);
-/* No job may be under way. */
+/* The same for another device that shares the model's layers, whose jobs have a room of their own.
+ * The threads of `beside` and its kernels compute both. E_ARG for too many. */
+enum { OFFLOAD_POOLS_MAX = 9 };
+status offload_pool_open_beside(offload_pool **p, offload_pool *beside, const offload_layer *l,
+                                int32_t n, const offload_room *room, err *e);
+/* No job may be under way. Ends the threads, also those that others share: these answer no more,
+ * and may only be closed. */
 void offload_pool_close(offload_pool *p);
 
 /* Before a pass that may post jobs. Cheap; any thread. */

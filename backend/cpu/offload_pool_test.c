@@ -55,7 +55,8 @@ static void random_halves(rig *g, uint16_t *to, size_t n)
         to[i] = num_f32_to_f16((float)(rng_unit(&g->rng) - 0.5));
 }
 
-static void open_rig(rig *g, int32_t n_threads)
+/* beside: whose threads compute; NULL: n_threads of its own. */
+static void open_rig_beside(rig *g, const rig *beside, int32_t n_threads)
 {
     err e = {0};
     *g = (rig){.rng = test_seed()};
@@ -90,8 +91,16 @@ static void open_rig(rig *g, int32_t n_threads)
     CHECK((g->block = aligned_alloc(64, (n + 63) & ~(size_t)63)));
     memset(g->block, 0, n);
     CHECK_EQ(offload_room_bytes(g->layer, OFFLOAD_UNITS, g->block, &g->room), n);
-    CHECK(!offload_pool_open(&g->p, g->layer, OFFLOAD_UNITS, &g->room, n_threads, NULL, &e));
+    if (beside)
+        CHECK(!offload_pool_open_beside(&g->p, beside->p, g->layer, OFFLOAD_UNITS, &g->room, &e));
+    else
+        CHECK(!offload_pool_open(&g->p, g->layer, OFFLOAD_UNITS, &g->room, n_threads, NULL, &e));
     CHECK(!offload_kernels_find(NULL, &g->k, &e));
+}
+
+static void open_rig(rig *g, int32_t n_threads)
+{
+    open_rig_beside(g, NULL, n_threads);
 }
 
 static void close_rig(rig *g)
@@ -174,6 +183,50 @@ static void by_hand(const rig *g, int32_t e, int32_t row, offload_unit unit, flo
     }
 }
 
+/* Pairs of the job in the room whose products are not those of the kernels. */
+static int wrong_pairs(const rig *g)
+{
+    const offload_post *p = g->room.post;
+    int n = 0;
+    for (uint32_t k = 0; k < atomic_load(&p->n_experts); k++)
+        for (int32_t j = p->first[k]; j < p->first[k + 1]; j++) {
+            float want[OUT_TILES * OFFLOAD_TILE];
+            by_hand(g, p->expert[k], p->row[j], atomic_load(&p->unit), want);
+            n += memcmp(g->room.y + j * N_OUT, want, sizeof(float) * N_OUT) != 0;
+        }
+    return n;
+}
+
+/* Jobs of several devices, by turns and at the same time. */
+TEST(offload_pools_share_their_threads)
+{
+    enum { POOLS = 3 };
+    rig g[POOLS];
+    for (int i = 0; i < POOLS; i++)
+        open_rig_beside(&g[i], i ? &g[i - 1] : NULL, 2);
+    for (int trial = 0; trial < test_trials(200); trial++) {
+        const bool at_once = trial % 3 == 0;
+        for (int i = 0; i < POOLS; i++) {
+            post_job(&g[i]);
+            CHECK(at_once || answered(&g[i], 60 * MANY));
+        }
+        for (int i = 0; i < POOLS; i++) {
+            CHECK(answered(&g[i], 60 * MANY));
+            CHECK_EQ(wrong_pairs(&g[i]), 0);
+        }
+    }
+    for (int i = 0; i < POOLS; i++) {
+        CHECK_EQ(offload_pool_threads(g[i].p), 2);
+        CHECK(offload_pool_time(g[i].p, 2) >= 0);
+    }
+    offload_pool_hold(g[1].p, true); /* whose job stays; the others' are answered */
+    for (int i = 0; i < POOLS; i++)
+        post_job(&g[i]);
+    CHECK(answered(&g[0], 60 * MANY) && answered(&g[2], 60 * MANY) && !answered(&g[1], 5));
+    for (int i = 0; i < POOLS; i++)
+        close_rig(&g[(i + 1) % POOLS]); /* not in the order in which they were opened */
+}
+
 TEST(offload_pool_answers_with_the_bits_of_its_kernels)
 {
     static const int32_t threads[] = {1, 2, 5};
@@ -189,12 +242,8 @@ TEST(offload_pool_answers_with_the_bits_of_its_kernels)
             post_job(&g);
             CHECK(answered(&g, 60 * MANY));
             const offload_post *p = g.room.post;
-            for (uint32_t k = 0; k < atomic_load(&p->n_experts); k++)
-                for (int32_t j = p->first[k]; j < p->first[k + 1]; j++, pairs++) {
-                    float want[OUT_TILES * OFFLOAD_TILE];
-                    by_hand(&g, p->expert[k], p->row[j], atomic_load(&p->unit), want);
-                    CHECK(!memcmp(g.room.y + j * N_OUT, want, sizeof(float) * N_OUT));
-                }
+            pairs += (uint64_t)p->first[atomic_load(&p->n_experts)];
+            CHECK_EQ(wrong_pairs(&g), 0);
             if (trial == 20)
                 usleep(5000); /* threads have paused */
         }

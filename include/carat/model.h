@@ -79,7 +79,7 @@ typedef struct carat_model_options {
     /* Of a mixture: the experts that the GPU holds. The others stay in the host's memory, where the
      * GPU reads them; those used lately are exchanged for others. Answers do not depend on it. NULL
      * or "auto": as many as fit beside everything else on the GPU; "0.5" or "50%": that part of
-     * them; "4000": as many as fit in 4000 MiB. */
+     * them; "4000": as many as fit in 4000 MiB. Of several GPUs that is of each. */
     const char *experts_gpu;
     /* Of the other experts, those that the CPU computes beside the GPU, which reads the rest: NULL
      * or "off": none; "auto": as many of each layer's as make it end first, by measured speeds;

@@ -65,13 +65,14 @@ CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_opti
 CARAT_API carat_status carat_plan_check(const carat_model *m, const carat_memory_plan *plan,
                                         carat_error *e);
 
-/* The experts of a model whose GPU does not hold all of them, and their use since it was loaded. A
- * pair is a row of a pass and one of its experts. */
+/* The experts of a model whose GPUs do not hold all of them, and their use since it was loaded. A
+ * pair is a row of a pass and one of its experts. Of several GPUs together: sums, and the rate and
+ * the times of the slowest. */
 typedef struct carat_expert_info {
     int32_t n_layers;             /* with experts */
     int32_t n_experts, n_slots;   /* of all layers together */
     uint64_t all_bytes;           /* of all experts */
-    uint64_t slot_bytes;          /* of those that the GPU holds */
+    uint64_t slot_bytes;          /* of those that the GPUs hold */
     uint64_t device_bytes;        /* slots, stages for prompts, tables */
     uint64_t host_bytes;          /* copies of all experts */
     const char *counts_file;      /* where counts are kept; NULL: nowhere. Owned by the model */
@@ -98,6 +99,9 @@ typedef struct carat_expert_info {
 /* False: every device holds all experts of its layers, and *to is zeroed. Waits for a pass under
  * way. Any thread. */
 CARAT_API bool carat_experts(const carat_model *m, carat_expert_info *to);
+/* The same of one device, which has the experts of its layers; `which` counts as in
+ * carat_memory_plan. False: it has no slots. */
+CARAT_API bool carat_experts_on(const carat_model *m, int32_t which, carat_expert_info *to);
 
 /* Layers of a session that store keys and values in the same way, and the kernel that reads them.
  */

@@ -1,6 +1,7 @@
 /* check_experts.c - mixtures of which the GPU holds a part of the experts, against the same model
  * as a whole: logits and answers must be bit-identical, whatever is in a slot, on its way, staged
  * or read from the host. Slots change hands between passes, copies fail, and the model is parked.
+ * Also of models whose layers several devices on one GPU share.
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -18,7 +19,7 @@ enum { CTX = 128, PROMPT = 50, STEPS = 8, ANSWER = 8, JOBS = 2 };
 
 typedef struct experts_rig {
     rig *g;
-    const char *name, *type, *part;
+    const char *name, *type, *part, *gpus; /* gpus NULL: one device */
     fidelity f;
     carat_model *whole, *some;
     carat_session *a, *b;
@@ -28,7 +29,10 @@ typedef struct experts_rig {
 
 static void say(experts_rig *r, const char *what, double n)
 {
-    verdict(r->g, "experts", text("%-9s %-5s %4s: %s", r->name, r->type, r->part, what), n, 0);
+    verdict(r->g, "experts",
+            text("%-9s %-5s %4s%s%s: %s", r->name, r->type, r->part, r->gpus ? " on " : "",
+                 r->gpus ? r->gpus : "", what),
+            n, 0);
 }
 
 /* With fewer slots than experts by far, some are exchanged in a few passes. */
@@ -136,16 +140,21 @@ static status side_by_side(experts_rig *r, err *e)
 }
 
 #ifdef EMU_CAN_FAIL
+static void set_restless(const carat_model *m, bool on)
+{
+    for (int32_t i = 0; i < m->n_sides; i++)
+        model_device(m, i)->experts->set_restless(model_device(m, i), on);
+}
+
 /* Copies fail: into a slot, which changes nothing; for a prompt, whose pass fails alone. */
 static status copies_that_fail(experts_rig *r, err *e)
 {
     double wrong = 0;
     carat_expert_info before, after;
     err why = {0};
-    device *d = r->some->dev;
     carat_experts(r->some, &before);
     status st = OK;
-    d->experts->set_restless(d, true); /* else few slots change hands by now */
+    set_restless(r->some, true); /* else few slots change hands by now */
     for (int n = 0; n < 3 && !st; n++) {
         double one;
         emu_fail_copy(1 + n % 3);
@@ -153,7 +162,7 @@ static status copies_that_fail(experts_rig *r, err *e)
         wrong += one;
     }
     emu_fail_copy(0);
-    d->experts->set_restless(d, false);
+    set_restless(r->some, false);
     carat_experts(r->some, &after);
     if (st)
         return st;
@@ -164,7 +173,7 @@ static status copies_that_fail(experts_rig *r, err *e)
     carat_reset(r->a);
     st = carat_eval(r->a, r->f.tokens, PROMPT, r->x, NULL, e);
     /* A failure in the first layer's copies is made good; a layer has at most a few. */
-    for (int n = 1; n <= 12 && !st && !n_failed; n++) {
+    for (int n = 1; n <= 12 * r->some->n_sides && !st && !n_failed; n++) {
         carat_reset(r->b);
         emu_fail_copy(n);
         status failure = carat_eval(r->b, r->f.tokens, PROMPT, r->y, NULL, &why);
@@ -180,13 +189,50 @@ static status copies_that_fail(experts_rig *r, err *e)
 }
 #endif
 
+/* Is something amiss on one of the devices: it took more than was planned, its slots or tables are
+ * wrong, or its account lacks something? */
+static status check_devices(experts_rig *r, const carat_session_options *so, err *e)
+{
+    carat_expert_info all, info, sum = {0};
+    carat_device_memory mem[CARAT_DEVICES_MAX];
+    carat_memory_plan plan;
+    double beyond = 0, wrong = 0, mute = 0;
+    status st = carat_plan(r->some, so, &plan, e);
+    if (st)
+        return st;
+    if (!carat_experts(r->some, &all))
+        return err_set(e, E_ARG, "all experts are on the device");
+    carat_memory(r->some, mem);
+    for (int32_t i = 0; i < r->some->n_sides; i++) {
+        device *d = model_device(r->some, i);
+        const carat_device_plan *p = &plan.device[i];
+        mute += !carat_experts_on(r->some, i, &info) || !info.n_hits || !info.n_misses ||
+                !info.n_streamed || !info.read_bytes || !(info.bus_bytes_s > 0) ||
+                !(info.wait_ms > 0) || info.device_bytes > p->expert_bytes;
+        beyond += mem[i].used_bytes > p->total_bytes - p->reserve_bytes;
+        wrong += d->experts->n_wrong(d);
+        sum.n_experts += info.n_experts;
+        sum.n_slots += info.n_slots;
+        sum.n_layers += info.n_layers;
+        sum.n_hits += info.n_hits;
+        sum.n_swaps += info.n_swaps;
+        sum.host_bytes += info.host_bytes;
+    }
+    mute += half(r) && !sum.n_swaps;
+    say(r, "devices where nothing was counted, copied or streamed", mute);
+    say(r, "devices with bytes beyond the plan", beyond);
+    say(r, "slots and tables that are wrong", wrong);
+    say(r, "accounts of devices are not the model's",
+        sum.n_experts != all.n_experts || sum.n_slots != all.n_slots || sum.n_hits != all.n_hits ||
+            sum.n_layers != all.n_layers || sum.n_swaps != all.n_swaps ||
+            sum.host_bytes != all.host_bytes);
+    return OK;
+}
+
 static status check_part(experts_rig *r, err *e)
 {
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
-    carat_expert_info info;
-    carat_device_memory mem[CARAT_DEVICES_MAX];
-    carat_memory_plan plan;
     double wrong;
     status st;
     if ((st = carat_session_open(r->whole, &so, &r->a, e)) ||
@@ -197,17 +243,7 @@ static status check_part(experts_rig *r, err *e)
     if ((st = follow(r, 3, STEPS, &wrong, e)))
         return st;
     say(r, "a short prompt and steps: passes that differ", wrong);
-    if (!carat_experts(r->some, &info))
-        return err_set(e, E_ARG, "all experts are on the device");
-    say(r, "nothing was counted, copied or streamed",
-        !info.n_hits || !info.n_misses || !info.n_streamed || (half(r) && !info.n_swaps) ||
-            !info.read_bytes || !(info.bus_bytes_s > 0) || !(info.wait_ms > 0));
-    if ((st = carat_plan(r->some, &so, &plan, e)))
-        return st;
-    carat_memory(r->some, mem);
-    say(r, "bytes beyond the plan",
-        mem[0].used_bytes > plan.device[0].total_bytes - plan.device[0].reserve_bytes);
-    if ((st = side_by_side(r, e)))
+    if ((st = check_devices(r, &so, e)) || (st = side_by_side(r, e)))
         return st;
 #ifdef EMU_CAN_FAIL
     if ((st = copies_that_fail(r, e)))
@@ -254,7 +290,14 @@ static status check_counts(experts_rig *r, const char *path, const carat_model_o
 
 static void check_file(experts_rig *r, const char *path)
 {
-    static const char *const parts[] = {"50%", "0.6", "0.9"};
+    static const struct {
+        const char *part, *gpus, *split;
+    } c[] = {{"50%", NULL, NULL},
+             {"50%", "0,0", NULL},
+             {"50%", "0,0", "1,2"},
+             {"0.6", NULL, NULL},
+             {"0.6", "0,0,0", NULL},
+             {"0.9", NULL, NULL}};
     err e = {0};
     carat_model_info info;
     status st = carat_model_open(path, &(carat_model_options){.device = "cuda"}, &r->whole, &e);
@@ -264,11 +307,19 @@ static void check_file(experts_rig *r, const char *path)
         r->x = mem_calloc(2 * r->n_vocab, sizeof *r->x);
         r->y = r->x + r->n_vocab;
     }
-    for (int i = 0; i < (r->g->quick ? 1 : 3) && !st; i++) {
-        const carat_model_options o = {
-            .device = "cuda", .draft = "lookup", .experts_gpu = r->part = parts[i]};
-        if (!(st = carat_model_open(path, &o, &r->some, &e)))
-            st = check_part(r, &e);
+    for (int i = 0; i < (r->g->quick ? 2 : 6) && !st; i++) {
+        const carat_model_options o = {.device = c[i].gpus ? NULL : "cuda",
+                                       .gpus = r->gpus = c[i].gpus,
+                                       .gpu_split = c[i].split,
+                                       .draft = "lookup",
+                                       .experts_gpu = r->part = c[i].part};
+        st = carat_model_open(path, &o, &r->some, &e);
+        if (st == E_ARG && c[i].gpus) { /* too few layers for so many */
+            e = (err){0};
+            st = OK;
+            continue;
+        }
+        st = st ? st : check_part(r, &e);
         carat_session_close(r->b);
         carat_session_close(r->a);
         carat_model_close(r->some);

@@ -276,17 +276,18 @@ static void check_other_act(rig *g)
 
 enum { CTX = 96, PROMPT = 20, STEPS = 5 };
 
-/* cpu NULL: the whole model. part: of the experts that the GPU holds where others are fetched
+/* gpus NULL: on one device. cpu NULL: the whole model. part: of the experts that the GPU holds where others are fetched
  * early. early: experts are fetched early, with this fate of the copies; -1: they are not. A copy
  * that comes is waited for, however slow this computer is. The same tokens as a prompt and one by
  * one; the last one after the model was parked. */
-static status logits_of(const char *path, const char *cpu, int prefetch, const char *part,
-                        const fidelity *f, float *to, size_t n_vocab, carat_expert_info *info,
-                        err *e)
+static status logits_of(const char *path, const char *gpus, const char *cpu, int prefetch,
+                        const char *part, const fidelity *f, float *to, size_t n_vocab,
+                        carat_expert_info *info, err *e)
 {
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
-    const carat_model_options o = {.device = "cuda",
+    const carat_model_options o = {.device = gpus ? NULL : "cuda",
+                                   .gpus = gpus,
                                    .experts_gpu = !cpu           ? "100%"
                                                   : prefetch < 0 ? "50%"
                                                                  : part,
@@ -296,10 +297,12 @@ static status logits_of(const char *path, const char *cpu, int prefetch, const c
     carat_model *m = NULL;
     carat_session *s = NULL;
     status st = carat_model_open(path, &o, &m, e);
-    if (!st && prefetch >= 0) {
-        cuda_device *c = m->dev->self;
-        cuda_prefetch_test(cuda_offload_prefetch(c->experts->offload), (prefetch_fate)prefetch,
-                           prefetch == PREFETCH_COMES ? 2000000000 : 1000, c);
+    for (int32_t i = 0; !st && prefetch >= 0 && i < m->n_sides; i++) {
+        cuda_device *c = model_device(m, i)->self;
+        cuda_prefetch *x = cuda_offload_prefetch(c->experts->offload);
+        if (x) /* else it has too few layers */
+            cuda_prefetch_test(x, (prefetch_fate)prefetch,
+                               prefetch == PREFETCH_COMES ? 2000000000 : 1000, c);
     }
     st = st ? st : carat_session_open(m, &so, &s, e);
     st = st ? st : carat_eval(s, f->tokens, PROMPT, to, NULL, e);
@@ -323,9 +326,19 @@ static status logits_of(const char *path, const char *cpu, int prefetch, const c
 /* name: of a tiny model; NULL: the bundled one. part: a few more than one token's experts. */
 static void check_model(rig *g, const char *name, const char *part)
 {
-    static const char *const cpu[] = {NULL, "off", "0", "100%", "0.5", "0.5", "0", "0", "auto"};
-    static const int prefetch[] = {
-        -1, -1, -1, -1, PREFETCH_COMES, -1, PREFETCH_NEVER_COMES, PREFETCH_FAILS, -1};
+    static const char *const cpu[] = {NULL,  "off", "0", "100%", "0.5",
+                                      "0.5", "0.5", "0", "0",    "auto"};
+    static const char *const gpus[] = {NULL, NULL, NULL, NULL, NULL, "0,0", NULL, NULL, NULL, "0,0"};
+    static const int prefetch[] = {-1,
+                                   -1,
+                                   -1,
+                                   -1,
+                                   PREFETCH_COMES,
+                                   PREFETCH_COMES,
+                                   -1,
+                                   PREFETCH_NEVER_COMES,
+                                   PREFETCH_FAILS,
+                                   -1};
     enum { CASES = sizeof cpu / sizeof *cpu };
     char counts[300];
     fidelity f;
@@ -353,9 +366,9 @@ static void check_model(rig *g, const char *name, const char *part)
         got = mem_calloc(n, sizeof *got);
     }
     carat_model_close(m);
-    for (int i = 0; i < (g->quick && !strcmp(name, "bundled") ? 5 : CASES) && !st; i++) {
+    for (int i = 0; i < (g->quick && !strcmp(name, "bundled") ? 6 : CASES) && !st; i++) {
         unlink(counts); /* slots begin alike */
-        st = logits_of(path, cpu[i], prefetch[i], part, &f, i ? got : want, (size_t)info.n_vocab,
+        st = logits_of(path, gpus[i], cpu[i], prefetch[i], part, &f, i ? got : want, (size_t)info.n_vocab,
                        &used, &e);
         never += prefetch[i] == PREFETCH_COMES ? !used.n_prefetched_used || used.n_prefetched_late
                  : prefetch[i] == PREFETCH_FAILS

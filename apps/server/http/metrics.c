@@ -108,25 +108,43 @@ static void put_device_labels(const metrics_model *m, int32_t j, str *o)
     }
 }
 
-/* Where the layers of divided models are, and what goes from device to device. */
+/* Where the layers of divided models are, what goes from device to device, and experts in slots. */
+static const struct {
+    const char *name, *type, *help;
+    bool slots;
+} division[] = {
+    {"device_layers", "gauge", "Layers of a divided model on each of its devices.", false},
+    {"device_crossing_bytes", "gauge",
+     "Bytes that come from other devices, for each token that a divided model computes.", false},
+    {"device_expert_slots", "gauge", "Experts of its layers that a device of a divided model holds.",
+     true},
+    {"device_expert_hits_total", "counter",
+     "Pairs of row and expert that found it on the device of their layer.", true},
+    {"device_expert_misses_total", "counter", "Those that did not.", true}};
+
+static uint64_t division_value(const metrics_model *m, int32_t j, int k)
+{
+    const carat_expert_info *x = &m->on_device[j];
+    const uint64_t v[] = {(uint64_t)m->plan[j].n_layers, m->plan[j].crossing_bytes,
+                          (uint64_t)x->n_slots, x->n_hits, x->n_misses};
+    return v[k];
+}
+
 static void put_division(const metrics_now *now, str *o)
 {
-    static const char *const name[] = {"device_layers", "device_crossing_bytes"};
-    static const char *const help[] = {
-        "Layers of a divided model on each of its devices.",
-        "Bytes that come from other devices, for each token that a divided model computes."};
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < (int)(sizeof division / sizeof *division); k++) {
         bool begun = false;
         for (int32_t i = 0; i < now->n_models; i++) {
             const metrics_model *m = &now->model[i];
             for (int32_t j = 0; j < m->n_devices && m->n_devices > 1 && m->plan; j++) {
+                if (division[k].slots && !m->on_device[j].n_slots)
+                    continue;
                 if (!begun)
-                    head(o, name[k], "gauge", help[k]);
+                    head(o, division[k].name, division[k].type, division[k].help);
                 begun = true;
-                str_printf(o, "carat_%s{", name[k]);
+                str_printf(o, "carat_%s{", division[k].name);
                 put_device_labels(m, j, o);
-                str_printf(o, "} %" PRIu64 "\n",
-                           k ? m->plan[j].crossing_bytes : (uint64_t)m->plan[j].n_layers);
+                str_printf(o, "} %" PRIu64 "\n", division_value(m, j, k));
             }
         }
     }

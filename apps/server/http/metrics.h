@@ -44,6 +44,7 @@ typedef struct metrics_model {
     carat_batch_info batch;
     uint64_t weight_bytes, kv_tokens, kv_capacity;
     carat_expert_info experts; /* zeros: the devices hold all */
+    carat_expert_info on_device[CARAT_DEVICES_MAX];
     carat_device_memory device[CARAT_DEVICES_MAX];
     const carat_device_plan *plan; /* of each device; NULL: unknown */
     int32_t n_devices;

@@ -317,6 +317,8 @@ static void look_at_model(served *m, metrics_model *now)
     now->n_devices = carat_memory(m->model, now->device);
     now->plan = m->plan.device;
     carat_experts(m->model, &now->experts);
+    for (int32_t i = 0; i < now->n_devices && now->experts.n_slots; i++)
+        carat_experts_on(m->model, i, &now->on_device[i]);
     for (int32_t i = 0; i < now->batch.n_slots && i < SLOTS_MAX; i++)
         now->kv_tokens += (uint64_t)slots[i].n_past;
     now->kv_capacity = (uint64_t)now->batch.n_slots * (uint64_t)m->n_ctx;

@@ -44,7 +44,7 @@ static bool send_tables(cuda_device *c, cuda_experts *x)
 {
     size_t n_bytes = 2 * (size_t)x->n_all * sizeof(int64_t);
     int turn = x->table_turn++ % TABLE_BUFFERS;
-    if (!cuda_ok(c, NULL, cudaEventSynchronize(x->table_sent[turn]), "tables of experts"))
+    if (!cuda_await_event(c, NULL, x->table_sent[turn], "tables of experts"))
         return false;
     memcpy(x->table_host[turn], x->table_now, n_bytes);
     x->table_changed = false;
@@ -102,6 +102,11 @@ static status pool_help(device *d, const expert_help *how, err *e)
     cuda_experts *x = c->experts;
     if (!x)
         return OK;
+    if (!how) {
+        cuda_offload_close(c, x->offload);
+        x->offload = NULL;
+        return OK;
+    }
     offload_home *home = mem_calloc((size_t)x->n, sizeof *home);
     if (!home)
         return err_memory(e, "experts on the CPU", (size_t)x->n * sizeof *home);
@@ -109,8 +114,11 @@ static status pool_help(device *d, const expert_help *how, err *e)
         const pool_layer *l = &x->layer[i];
         home[i] = (offload_home){&l->want, l->bytes, distance(l, l->host)};
     }
-    status st = cuda_offload_open(c, home, x->n, how, x->use.bus_bytes_s, x->prefetch,
-                                  x->prefetch_bytes, &x->offload, e);
+    const cuda_experts *other =
+        how->beside ? ((const cuda_device *)how->beside->self)->experts : NULL;
+    status st = cuda_offload_open(c, home, x->n, how, other ? other->offload : NULL,
+                                  x->use.bus_bytes_s, x->prefetch, x->prefetch_bytes, &x->offload,
+                                  e);
     mem_free(home);
     return st;
 }
@@ -134,16 +142,18 @@ status cuda_experts_failed(const cuda_device *c, err *e)
 /* ---- Slots that change hands --------------------------------------------------------------- */
 
 /* Experts whose copies have ended get their places. wait: all of them do. */
-static void end_swaps(cuda_experts *x, bool wait)
+static void end_swaps(cuda_device *c, cuda_experts *x, bool wait)
 {
     for (int i = 0; i < SWAPS; i++) {
         swap *s = &x->swap[i];
         if (!s->used)
             continue;
-        cudaError_t r = wait ? cudaEventSynchronize(s->copied) : cudaEventQuery(s->copied);
+        cudaError_t r = cudaEventQuery(s->copied);
         bool ok = fine(r);
-        if (!ok && r == cudaErrorNotReady)
+        if (r == cudaErrorNotReady && !wait)
             continue;
+        if (r == cudaErrorNotReady)
+            ok = cuda_await_event(c, NULL, s->copied, "experts on their way");
         pool_layer *l = &x->layer[s->layer];
         int32_t expert = l->map.expert[s->slot];
         expert_slots_end(&l->map, s->slot, ok);
@@ -327,20 +337,27 @@ static bool fill_stage(cuda_experts *x, int32_t i)
 }
 
 /* Adds up the waits of the pass that last had this set. !finish: if it has ended. */
-static void take_waits(cuda_experts *x, int set, bool finish)
+static void take_waits(cuda_device *c, cuda_experts *x, int set, bool finish)
 {
     int32_t n = x->n_waits[set];
     cudaEvent_t *e = x->wait[set] + 2 * x->wait_first[set];
     if (!n || (!finish && !fine(cudaEventQuery(e[2 * n - 1]))))
         return;
     x->n_waits[set] = 0;
-    if (finish && !fine(cudaEventSynchronize(e[2 * n - 1])))
+    if (finish && !cuda_await_event(c, NULL, e[2 * n - 1], "experts of prompts"))
         return;
     for (int32_t i = 0; i < n; i++) {
         float ms = 0;
         if (fine(cudaEventElapsedTime(&ms, e[2 * i], e[2 * i + 1])))
             x->use.stage_ms += ms;
     }
+}
+
+/* Of the passes that have ended. */
+static void take_ended_waits(cuda_device *c, cuda_experts *x)
+{
+    for (int set = 0; set < WAIT_SETS; set++)
+        take_waits(c, x, set, false);
 }
 
 /* Has passes wait for the layer's stage from here on. */
@@ -363,6 +380,7 @@ void cuda_experts_arrive(pass *p, const weight *gate)
     if (!x || !x->streams || !gate->home || p->dry || pass_failed(p))
         return;
     int32_t i = gate->home->layer;
+    cuda_select(&c->dev);
     bool ok = (x->staged[i & 1] == i || fill_stage(x, i)) && wait_for_stage(c, x, i);
     x->stage_read[i & 1] = true;
     if (ok && i + 1 < x->n && x->staged[(i + 1) & 1] != i + 1 && !x->stage_read[(i + 1) & 1])
@@ -389,7 +407,7 @@ static void begin_stream(cuda_device *c, cuda_experts *x, pass *p)
 {
     x->use.n_streamed++;
     x->wait_turn = (x->wait_turn + 1) % WAIT_SETS;
-    take_waits(x, x->wait_turn, true);
+    take_waits(c, x, x->wait_turn, true);
     put_stages(x);
     for (int b = 0; b < 2; b++) {
         x->staged[b] = -1;
@@ -410,8 +428,8 @@ void cuda_experts_begin(cuda_device *c, pass *p)
     x->streams = wants_stream(x, p->st);
     if (x->offload)
         cuda_offload_begin(c, x->offload, !p->st->prompt);
-    take_waits(x, x->wait_turn, false);
-    end_swaps(x, x->streams);
+    take_ended_waits(c, x);
+    end_swaps(c, x, x->streams);
     for (int32_t i = 0; i < x->n; i++)
         for (int32_t k = 0; k < x->layer[i].want.n_parts; k++)
             x->layer[i].home[k].where = x->table + (x->streams ? x->n_all : 0) + x->layer[i].first;
@@ -442,7 +460,7 @@ static void take_all_counts(cuda_device *c, cuda_experts *x)
     for (int i = 0; i < 2 && !c->broken; i++) { /* those asked for before may lack some passes */
         if (!x->counting && x->n_uncounted)
             ask_counts(c, x);
-        if (x->counting && fine(cudaEventSynchronize(x->counted)))
+        if (x->counting && cuda_await_event(c, NULL, x->counted, "counts of experts"))
             x->taken |= take_counts(x);
     }
 }
@@ -455,6 +473,7 @@ static void pool_use(const device *d, expert_use *to)
     if (!x)
         return;
     take_all_counts(c, x);
+    take_ended_waits(c, x);
     *to = x->use;
     if (x->offload)
         cuda_offload_use(x->offload, to);

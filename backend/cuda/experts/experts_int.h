@@ -30,9 +30,11 @@
 #include "backend/experts.h"
 
 enum {
-    SWAPS = 8,         /* experts on their way at a time */
-    TABLE_BUFFERS = 4, /* pinned, from which tables are uploaded in turn */
-    WAIT_SETS = 2      /* passes whose waits for stages are read later */
+    SWAPS = 8, /* experts on their way at a time */
+    /* As many passes as the host may be ahead (device.n_ahead), so that none waits for another:
+     * pinned buffers from which tables are uploaded in turn; waits for stages, read later. */
+    TABLE_BUFFERS = STEP_BUFFERS,
+    WAIT_SETS = STEP_BUFFERS
 };
 
 typedef struct pool_layer {

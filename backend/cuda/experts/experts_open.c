@@ -114,16 +114,19 @@ void cuda_experts_close(device *d)
     if (!x)
         return;
     c->experts = NULL;
+    for (int32_t i = 0; x->layer && i < x->n; i++)
+        for (int32_t k = 0; k < x->layer[i].want.n_parts; k++)
+            x->layer[i].want.part[k]->home = NULL, x->layer[i].want.part[k]->packed = NULL;
+    if (!cuda_await(c, NULL, "waiting for the device") && c->stalled) {
+        cuda_offload_abandon(x->offload); /* the GPU may read all else until the process ends */
+        return;
+    }
     cuda_offload_close(c, x->offload);
     if (x->copies)
         fine(cudaStreamSynchronize(x->copies));
-    fine(cudaStreamSynchronize(c->stream));
     for (int32_t i = 0; x->layer && i < x->n; i++) {
-        pool_layer *l = &x->layer[i];
-        for (int32_t k = 0; k < l->want.n_parts; k++)
-            l->want.part[k]->home = NULL, l->want.part[k]->packed = NULL;
-        free_host(l);
-        expert_slots_free(&l->map);
+        free_host(&x->layer[i]);
+        expert_slots_free(&x->layer[i].map);
     }
     if (x->memory)
         d->release(d, x->memory, x->memory_bytes);
@@ -232,10 +235,11 @@ status cuda_experts_open(device *d, const expert_layer *list, int32_t n, err *e)
     x->count_seen = mem_calloc(n_all, sizeof *x->count_seen);
     x->count_before = mem_calloc(n_all, sizeof *x->count_before);
     x->count_all = mem_calloc(n_all, sizeof *x->count_all);
-    x->wait[0] = mem_calloc(2 * (size_t)n, sizeof *x->wait[0]);
-    x->wait[1] = mem_calloc(2 * (size_t)n, sizeof *x->wait[1]);
+    bool waits = true;
+    for (int k = 0; k < WAIT_SETS; k++)
+        waits &= (x->wait[k] = mem_calloc(2 * (size_t)n, sizeof *x->wait[k])) != NULL;
     if (!x->layer || !x->table_now || !x->count_seen || !x->count_before || !x->count_all ||
-        !x->wait[0] || !x->wait[1]) {
+        !waits) {
         x->n = x->layer ? n : 0;
         st = err_memory(e, "tables of experts", n_all * 40);
         goto out;

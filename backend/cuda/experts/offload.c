@@ -203,8 +203,8 @@ static status send_state(cuda_device *c, cuda_offload *x, double part, err *e)
 }
 
 status cuda_offload_open(cuda_device *c, const offload_home *home, int32_t n,
-                         const expert_help *how, double bus_bytes_s, uint8_t *buffers,
-                         size_t buffer_bytes, cuda_offload **to, err *e)
+                         const expert_help *how, cuda_offload *beside, double bus_bytes_s,
+                         uint8_t *buffers, size_t buffer_bytes, cuda_offload **to, err *e)
 {
     cuda_offload *x = *to = mem_calloc(1, sizeof *x);
     offload_layer *l = mem_calloc((size_t)n, sizeof *l);
@@ -226,11 +226,13 @@ status cuda_offload_open(cuda_device *c, const offload_home *home, int32_t n,
     }
     st = st ? st : take_memory(c, x, l, n, e);
     int32_t n_threads = how->n_threads;
-    if (!n_threads && home[0].list->n_prefetched) { /* a thread starts copies, and polls too */
-        n_threads = pool_default_threads() - 2;
+    if (!n_threads && home[0].list->n_prefetched) { /* a thread for each GPU starts copies */
+        n_threads = pool_default_threads() - 1 - (how->n_devices > 1 ? how->n_devices : 1);
         n_threads = n_threads > 1 ? n_threads : 1;
     }
-    st = st ? st : offload_pool_open(&x->pool, l, n, &x->room, n_threads, how->isa, e);
+    if (!st)
+        st = beside ? offload_pool_open_beside(&x->pool, beside->pool, l, n, &x->room, e)
+                    : offload_pool_open(&x->pool, l, n, &x->room, n_threads, how->isa, e);
     st = st ? st
             : cuda_prefetch_open(c, home, n, buffers, buffer_bytes, bus_bytes_s, &x->prefetch, e);
     if (!st) {
@@ -270,6 +272,14 @@ void cuda_offload_close(cuda_device *c, cuda_offload *x)
         mem_free(x->part[i].bias);
     mem_free(x->part);
     mem_free(x);
+}
+
+void cuda_offload_abandon(cuda_offload *x)
+{
+    if (!x)
+        return;
+    cuda_prefetch_abandon(x->prefetch);
+    offload_pool_close(x->pool);
 }
 
 /* ---- Passes ---------------------------------------------------------------------------------- */

@@ -33,11 +33,14 @@ typedef struct offload_home {
     int64_t from; /* of expert 0's copy, as tables count */
 } offload_home;
 
-/* After the slots were filled; bus_bytes_s: as measured then. */
+/* After the slots were filled; bus_bytes_s: as measured then. beside: of another device, whose
+ * threads help this one too, or NULL. */
 status cuda_offload_open(cuda_device *c, const offload_home *home, int32_t n,
-                         const expert_help *how, double bus_bytes_s, uint8_t *buffers,
-                         size_t buffer_bytes, cuda_offload **to, err *e);
+                         const expert_help *how, cuda_offload *beside, double bus_bytes_s,
+                         uint8_t *buffers, size_t buffer_bytes, cuda_offload **to, err *e);
 void cuda_offload_close(cuda_device *c, cuda_offload *x);
+/* Of a GPU that has stalled: ends what can be ended without it. x may be NULL. */
+void cuda_offload_abandon(cuda_offload *x);
 uint64_t cuda_offload_bytes(const expert_layer *l, int32_t n); /* of device memory */
 
 /* Before a pass. shares: it may hand experts over. */

@@ -347,6 +347,16 @@ void cuda_prefetch_close(cuda_device *c, cuda_prefetch *x)
     mem_free(x);
 }
 
+/* Its thread may wait in the driver, so nobody waits for it. */
+void cuda_prefetch_abandon(cuda_prefetch *x)
+{
+    if (!x)
+        return;
+    idle_stop(&x->idle);
+    if (x->started)
+        pthread_detach(x->thread);
+}
+
 /* ---- Passes ---------------------------------------------------------------------------------- */
 
 static void switch_off(cuda_device *c, cuda_prefetch *x, bool off)

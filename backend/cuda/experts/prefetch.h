@@ -44,6 +44,7 @@ uint64_t cuda_prefetch_bytes(const expert_layer *l, int32_t n);
 status cuda_prefetch_open(cuda_device *c, const offload_home *home, int32_t n, uint8_t *buffers,
                           size_t buffer_bytes, double bus_bytes_s, cuda_prefetch **to, err *e);
 void cuda_prefetch_close(cuda_device *c, cuda_prefetch *x);
+void cuda_prefetch_abandon(cuda_prefetch *x); /* as cuda_offload_abandon */
 
 /* Before a pass that may ask. */
 void cuda_prefetch_begin(cuda_device *c, cuda_prefetch *x);
