@@ -138,6 +138,8 @@ NVFLAGS_NOTED := $(call noted,$(BUILD)/nvcc,$(NVCC) $(shell $(NVCC) --version 2>
 $(call obj,$(CUDA_C) $(wildcard tests/cuda/*.c bench/*_cuda*.c)): ISA = -isystem $(CUDA_HOME)/include
 # wgmma exists on compute capability 9.0 alone, and code for it runs nowhere else.
 $(BUILD)/%_hopper.cu.o: GENCODE = -gencode arch=compute_90a$(,)code=sm_90a
+# Files that give elementwise.cuh a lambda.
+$(addprefix $(BUILD)/backend/cuda/,elementwise.cu.o vision.cu.o audio.cu.o): NVFLAGS += --extended-lambda
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVFLAGS) $(if $(MARKS),-DCARAT_MARKS='"$(*F)"') -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
@@ -432,7 +434,7 @@ $(eval $(call fuzz_also,multipart,apps/server/http/multipart.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,http/head http/routes dialects/fields dialects/sampling) \
     $(SAMPLING) engine/compress_parse.c))
 $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
-$(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/lora.c backend/pass.c backend/ranks.c backend/page_moves.c))
+$(eval $(call fuzz_also,snapshot,$(call src,kv) $(wildcard backend/ops*.c) backend/lora.c backend/pass.c backend/ranks.c backend/page_moves.c))
 $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_fields convert_families convert_draft_config) \
     $(MODELS)))
 $(eval $(call fuzz_also,table,tests/table_file.c $(MODELS)))

@@ -1,39 +1,23 @@
-/* ops.c - see ops.h: shape checks, results, tallies, and the expansions of fused ops.
+/* ops.c - see ops.h: shape checks, results, tallies, and the expansions of fused ops. Attention,
+ * mixtures of experts and towers have files of their own, ops_*.c.
  *
  * The one idea: a device gets only checked arguments. So kernels check nothing, and a dry pass
  * finds a mistake in a model file before any weight is loaded.
  */
 #include "backend/key_walk.h"
 #include "backend/lora.h"
+#include "backend/ops_int.h"
 #include "backend/ranks.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static bool same_shape(mat a, mat b)
-{
-    return a.rows == b.rows && mat_width(a) == mat_width(b) && a.cols == b.cols;
-}
-
-static bool is_vector(const weight *w, int32_t n)
-{
-    return !w || (w->type == NUM_F32 && w->n_in == n && w->n_out == 1);
-}
-
-static void stats_product(pass *p, int64_t rows, const weight *w, double share)
-{
-    p->n_flops += (uint64_t)(2.0 * (double)rows * w->n_in * w->n_out);
-    p->weight_bytes_read +=
-        (uint64_t)((double)(w->packed_bytes ? w->packed_bytes : w->n_bytes) * share);
-}
 
 bool device_knows_act(const device *d, act_kind act)
 {
     return (uint32_t)act < 32 && (d->acts >> act & 1);
 }
 
-static bool knows_act(pass *p, const char *op, act_kind act)
+bool ops_knows_act(pass *p, const char *op, act_kind act)
 {
     if (!pass_failed(p) && !device_knows_act(p->dev, act))
         err_set(&p->e, E_UNSUPPORTED, "%s: activation %d is not one that %s computes (layer %d)",
@@ -181,7 +165,7 @@ mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act)
     if (!pass_shapes(p, "matmul_gate",
                      x.heads == 1 && x.cols == w->n_in && w->n_mat == 1 && b.rows == 1 &&
                          b.heads == 1 && b.cols == w->n_out && act != ACT_SWIGLU_CUT) ||
-        !knows_act(p, "matmul_gate", act))
+        !ops_knows_act(p, "matmul_gate", act))
         return (mat){0};
     mat g = pass_mat(p, 1, 1, w->n_out), y = pass_mat(p, 1, 1, w->n_out);
     stats_product(p, 1, w, 1);
@@ -190,15 +174,15 @@ mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act)
     return y;
 }
 
-static bool glu_fits(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
+bool ops_glu_fits(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
 {
     bool fits = gate && x.heads == 1 && x.cols == gate->n_in && gate->n_mat == 1 &&
                 (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == 1
                     : gate->n_out % 2 == 0);
-    return pass_shapes(p, "glu", fits) && knows_act(p, "glu", act);
+    return pass_shapes(p, "glu", fits) && ops_knows_act(p, "glu", act);
 }
 
-static mat glu_room(pass *p, mat x, const weight *gate, const weight *up)
+mat ops_glu_room(pass *p, mat x, const weight *gate, const weight *up)
 {
     mat y = pass_mat(p, x.rows, 1, up ? gate->n_out : gate->n_out / 2);
     stats_product(p, x.rows, gate, 1);
@@ -209,9 +193,9 @@ static mat glu_room(pass *p, mat x, const weight *gate, const weight *up)
 
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
 {
-    if (!glu_fits(p, x, gate, up, act))
+    if (!ops_glu_fits(p, x, gate, up, act))
         return (mat){0};
-    mat y = glu_room(p, x, gate, up);
+    mat y = ops_glu_room(p, x, gate, up);
     const int32_t n_ff = y.cols;
     if (pass_failed(p))
         return y;
@@ -241,314 +225,12 @@ mat op_act_mul(pass *p, mat a, mat b, act_kind act)
 {
     bool per_head = a.rows == b.rows && a.heads == b.heads && a.cols == 1;
     if (!pass_shapes(p, "act_mul", (per_head && act != ACT_SWIGLU_CUT) || same_shape(a, b)) ||
-        !knows_act(p, "act_mul", act))
+        !ops_knows_act(p, "act_mul", act))
         return (mat){0};
     mat y = pass_mat(p, b.rows, b.heads, b.cols);
     if (!pass_failed(p))
         p->dev->op->act_mul(p, &y, a, b, act);
     return y;
-}
-
-bool device_knows_vision(const device *d)
-{
-    const device_ops *o = d->op;
-    return o->clamp && o->pool && o->standardize && o->layer_norm && o->act && o->embed_mix;
-}
-
-static bool has_vision(pass *p, const char *op)
-{
-    if (!pass_failed(p) && !device_knows_vision(p->dev))
-        err_set(&p->e, E_UNSUPPORTED, "%s: %s does not compute vision towers", op, p->dev->name);
-    return !pass_failed(p);
-}
-
-mat op_clamp(pass *p, mat x, float low, float high)
-{
-    if (!pass_shapes(p, "clamp", low <= high) || !has_vision(p, "clamp"))
-        return (mat){0};
-    mat y = pass_mat(p, x.rows, x.heads, x.cols);
-    if (!pass_failed(p))
-        p->dev->op->clamp(p, y, x, low, high);
-    return y;
-}
-
-mat op_clamp_inplace(pass *p, mat x, float low, float high)
-{
-    if (pass_shapes(p, "clamp", low <= high && !mat_copied(x)) && has_vision(p, "clamp"))
-        p->dev->op->clamp(p, x, x, low, high);
-    return x;
-}
-
-/* n rows become one of the wanted rows. */
-static bool joins_rows(const pass *p, mat x, int32_t n)
-{
-    return n > 0 && x.rows == p->rows->n && p->rows == &p->st->all &&
-           (int64_t)p->st->out.n * n == x.rows;
-}
-
-mat op_merge(pass *p, mat x, int32_t n)
-{
-    bool fits = joins_rows(p, x, n) && x.stride == mat_width(x) && x.stride <= INT32_MAX / n;
-    if (!pass_shapes(p, "merge", fits))
-        return (mat){0};
-    p->rows = &p->st->out;
-    return mat_flat(mat_row_heads(mat_flat(x), n));
-}
-
-mat op_pool(pass *p, mat x, int32_t n)
-{
-    const rowset *out = &p->st->out;
-    if (!pass_shapes(p, "pool", joins_rows(p, x, n)) || !has_vision(p, "pool"))
-        return (mat){0};
-    mat y = pass_mat(p, out->n, x.heads, x.cols);
-    if (!pass_failed(p))
-        p->dev->op->pool(p, y, x, n);
-    p->rows = out;
-    return y;
-}
-
-mat op_standardize(pass *p, mat x, const weight *shift, const weight *scale)
-{
-    bool fits = shift && scale && is_vector(shift, x.cols) && is_vector(scale, x.cols);
-    if (pass_shapes(p, "standardize", fits && x.heads == 1 && !mat_copied(x)) &&
-        has_vision(p, "standardize"))
-        p->dev->op->standardize(p, x, shift, scale);
-    return x;
-}
-
-mat op_layer_norm(pass *p, mat x, const weight *w, const weight *b, float eps)
-{
-    bool fits = w && x.heads == 1 && is_vector(w, x.cols) && is_vector(b, x.cols);
-    if (!pass_shapes(p, "layer_norm", fits) || !has_vision(p, "layer_norm"))
-        return (mat){0};
-    mat y = pass_mat(p, x.rows, 1, x.cols);
-    if (!pass_failed(p))
-        p->dev->op->layer_norm(p, y, x, w, b, eps);
-    return y;
-}
-
-mat op_act(pass *p, mat x, act_kind act)
-{
-    if (pass_shapes(p, "act", act != ACT_SWIGLU_CUT && !mat_copied(x)) && has_vision(p, "act") &&
-        knows_act(p, "act", act))
-        p->dev->op->act(p, x, act);
-    return x;
-}
-
-mat op_embed_mix(pass *p, mat ids, mat share, const weight *w)
-{
-    bool fits = w && w->n_in > 0 && w->n_mat == 1 && same_shape(ids, share) && mat_width(ids) > 0;
-    if (!pass_shapes(p, "embed_mix", fits) || !has_vision(p, "embed_mix"))
-        return (mat){0};
-    mat y = pass_mat(p, ids.rows, 1, w->n_in);
-    if (!pass_failed(p))
-        p->dev->op->embed_mix(p, y, ids, share, w);
-    return y;
-}
-
-float rope_factor_at(const rope *r, int32_t pos)
-{
-    return r->grow != 0 ? rope_factor(r) * (1 + r->grow * logf((float)(1 + pos / r->period)))
-                        : rope_factor(r);
-}
-
-/* Can these rows be rotated so? Else it is an error of the pass. */
-static bool rope_fits(pass *p, mat x, const rope *r)
-{
-    bool fits = r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n && !mat_copied(x) &&
-                r->n_axes >= 0 && r->n_axes <= ROPE_AXES_MAX && (r->n_axes || !r->parted) &&
-                (r->grow == 0 || r->period > 0);
-    bool axes = fits && rope_by_axes(r, p->rows), woven = fits && r->section[0];
-    if (fits && woven)
-        fits = r->n_axes == 3 && !r->parted && !r->interleaved && r->grow == 0;
-    else if (axes)
-        fits = r->n_pairs % r->n_axes == 0;
-    fits = fits && (!axes || p->dry || p->rows->axis[r->n_axes - 1]);
-    return pass_shapes(p, "rope", fits) && (!axes || woven || has_vision(p, "rope"));
-}
-
-mat op_rope(pass *p, mat x, const rope *r)
-{
-    if (rope_fits(p, x, r))
-        p->dev->op->rope(p, x, r);
-    return x;
-}
-
-static bool fits_kv(const kv_view *kv, mat x)
-{
-    return kv && x.heads == kv->n_head_kv && x.cols == kv->head_dim;
-}
-
-void op_kv_store(pass *p, const kv_view *kv, mat k, mat v)
-{
-    if (pass_shapes(p, "kv_store",
-                    fits_kv(kv, k) && fits_kv(kv, v) && k.rows == p->rows->n && v.rows == k.rows))
-        p->dev->op->kv_store(p, kv, k, v);
-}
-
-static bool qkv_fits(const pass *p, const qkv *a, bool by_rows, const kv_view *kv)
-{
-    const int32_t n = p->rows->n;
-    if (!kv || mat_copied(a->q) || mat_copied(a->k) || mat_copied(a->v) ||
-        (a->q.rows && !is_vector(a->q_norm, kv->head_dim)) ||
-        (a->k.rows && !kv->single && !is_vector(a->k_norm, kv->head_dim)) ||
-        (a->k.rows && !(a->k.rows == n && fits_kv(kv, a->k))) ||
-        (a->v.rows && !(a->v.rows == n && fits_kv(kv, a->v))))
-        return false;
-    bool values = !a->k.rows || a->v.rows || a->v_norm || kv->single;
-    bool keys = a->k.rows || !a->v.rows || kv->single;
-    bool queries = !a->q.rows || (a->q.cols == kv->head_dim && a->q.rows % n == 0);
-    return values && keys && queries && (!by_rows || (a->q_norm && a->q.heads == 1));
-}
-
-/* The expansion of op_qkv. */
-static void qkv_apart(pass *p, mat q, mat v, const qkv *a, const kv_view *kv)
-{
-    const device_ops *op = p->dev->op;
-    if (v.rows && a->v_norm && !pass_failed(p))
-        op->rms_norm(p, &v, a->v.rows ? a->v : a->k, NULL, a->eps);
-    if (v.rows && !kv->single) {
-        mat k = a->k;
-        if (a->k_norm && !pass_failed(p))
-            op->rms_norm(p, &k, a->k, a->k_norm, a->eps);
-        if (a->k_rope)
-            op_rope(p, a->k, a->k_rope);
-    }
-    if (v.rows)
-        op_kv_store(p, kv, kv->single ? v : a->k, v);
-    if (!q.rows)
-        return;
-    mat to = q.rows == a->q.rows ? q : mat_head_rows(q);
-    if (a->q_norm && !pass_failed(p))
-        op->rms_norm(p, &to, a->q, a->q_norm, a->eps);
-    if (a->tail)
-        op_tail(p, q, kv, a->k_rope, a->scale);
-    if (a->q_rope)
-        op_rope(p, q, a->q_rope);
-}
-
-mat op_qkv(pass *p, const qkv *a, const kv_view *kv)
-{
-    const bool by_rows = a->q.rows && a->q.rows != p->rows->n;
-    mat q = a->q, v = a->v;
-    if (!pass_shapes(p, "qkv", qkv_fits(p, a, by_rows, kv)))
-        return (mat){0};
-    if (a->k.rows && !v.rows)
-        v = kv->single ? a->k : pass_mat(p, a->k.rows, a->k.heads, a->k.cols);
-    if (by_rows)
-        q = pass_mat(p, p->rows->n, a->q.rows / p->rows->n, a->q.cols);
-    bool turns = (!q.rows || !a->q_rope || rope_fits(p, q, a->q_rope)) &&
-                 (!a->k.rows || kv->single || !a->k_rope || rope_fits(p, a->k, a->k_rope));
-    if (!turns || pass_failed(p))
-        return q;
-    if (p->dev->op->qkv && !(a->tail && p->tail))
-        p->dev->op->qkv(p, &q, v, a, kv);
-    else
-        qkv_apart(p, q, v, a, kv);
-    return q;
-}
-
-/* The sequence's rows from w->keep->pos on are neighbours: it is a chain. */
-static void keep_queries(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
-{
-    page_queries *k = w->keep;
-    const rowset *rs = p->rows;
-    int32_t first = 0, n = 0;
-    while (first < rs->n && (rs->seq[first] != w->seq || rs->pos[first] < k->pos))
-        first++;
-    while (first + n < rs->n && rs->seq[first + n] == w->seq)
-        n++;
-    size_t floats = (size_t)n * (size_t)mat_width(q);
-    if (!n || !pass_shapes(p, "keep_queries",
-                           k->n < k->cap && k->used[p->here] + floats <= k->n_floats[p->here]))
-        return;
-    mat from = mat_flat(mat_rows(mat_bare(q), first, n)), to = from;
-    to.at = k->mem[p->here] + k->used[p->here];
-    to.stride = mat_width(q);
-    p->dev->op->copy(p, to, from);
-    k->used[p->here] += floats;
-    k->at[k->n++] = (page_query){kv, scale, mat_heads(to, q.cols)};
-}
-
-static void stats_queries(pass *p, mat q)
-{
-    page_query_size *s = &p->side[p->here].query;
-    s->layers++;
-    s->heads += q.heads;
-    s->floats += (size_t)mat_width(q);
-}
-
-static void watch_pages(pass *p, mat q, const kv_view *kv, float scale)
-{
-    if (p->dry && kv->kind == STORE_LINEAR)
-        stats_queries(p, q);
-    for (int32_t i = 0; i < p->n_watch && kv->kind == STORE_LINEAR && !p->dry; i++) {
-        const page_watch *w = &p->watch[i];
-        if (w->n_pages && w->sums[kv->id].at &&
-            pass_shapes(p, "watch_pages",
-                        p->dev->op->watch_pages && q.heads / kv->n_head_kv <= PAGE_WATCH_HEADS))
-            p->dev->op->watch_pages(p, q, kv, scale, w);
-        if (w->n_pages && w->keep && !pass_failed(p))
-            keep_queries(p, q, kv, scale, w);
-    }
-}
-
-/* The room of the result. */
-static mat attend_room(pass *p, mat q, const kv_view *kv, float scale)
-{
-    if (!pass_shapes(p, "attend",
-                     kv && q.cols == kv->head_dim && q.heads % kv->n_head_kv == 0 &&
-                         q.rows == p->rows->n && is_vector(kv->sinks, q.heads)))
-        return (mat){0};
-    mat o = pass_mat(p, q.rows, q.heads, q.cols);
-    watch_pages(p, q, kv, scale);
-    return o;
-}
-
-mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
-{
-    mat o = attend_room(p, q, kv, scale);
-    if (!pass_failed(p))
-        p->dev->op->attend(p, &o, q, kv, scale);
-    return o;
-}
-
-mat op_attend_gate(pass *p, mat q, mat gate, act_kind act, const kv_view *kv, float scale)
-{
-    bool apart = gate.heads == 1 && gate.rows == q.rows * q.heads && gate.cols == q.cols;
-    bool fits = gate.rows == q.rows && gate.heads == q.heads &&
-                (gate.cols == 1 || gate.cols == q.cols) && act != ACT_SWIGLU_CUT;
-    if (!pass_shapes(p, "attend_gate", fits || apart) || !knows_act(p, "attend_gate", act))
-        return (mat){0};
-    mat o = attend_room(p, q, kv, scale);
-    if (p->dev->op->attend_gate) {
-        mat y = pass_mat(p, q.rows, 1, mat_width(q));
-        if (!pass_failed(p))
-            p->dev->op->attend_gate(p, &y, o, q, gate, act, kv, scale);
-        return y;
-    }
-    if (!pass_failed(p))
-        p->dev->op->attend(p, &o, q, kv, scale);
-    mat y = op_act_mul(p, gate, apart ? mat_head_rows(o) : o, act);
-    return mat_flat(apart ? mat_row_heads(y, q.heads) : y);
-}
-
-void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale)
-{
-    if (!p->tail || pass_failed(p))
-        return;
-    if (!p->dev->op->tail) {
-        err_set(&p->e, E_UNSUPPORTED, "%s: the importance of tokens is computed on CPUs alone",
-                p->dev->name);
-        return;
-    }
-    if (!pass_shapes(p, "tail",
-                     kv && q.cols == kv->head_dim && q.heads % kv->n_head_kv == 0 &&
-                         q.rows == p->tail->rows && q.rows == p->rows->n && p->st->n_seqs == 1 &&
-                         !p->rows->seen && (!r || 2 * r->n_pairs <= q.cols)))
-        return;
-    p->tail->n_layers++;
-    p->dev->op->tail(p, q, kv, r, scale);
 }
 
 mat op_add(pass *p, mat a, mat b)
@@ -634,158 +316,6 @@ mat op_residual_norm(pass *p, mat x, const residual *r, const weight *w)
     return h;
 }
 
-static routing routing_of(pass *p, int32_t rows, int32_t k)
-{
-    routing r = {.rows = rows, .k = k};
-    size_t n = (size_t)rows * (size_t)k;
-    r.id = pass_temp(p, n * sizeof *r.id);
-    r.weight = pass_temp(p, n * sizeof *r.weight);
-    return r;
-}
-
-static bool can_choose(int32_t k, int32_t n, const route_rule *rule)
-{
-    return k > 0 && k <= n && is_vector(rule->scale, n) && is_vector(rule->bias, n) &&
-           (rule->sigmoid || !rule->bias);
-}
-
-static const route_rule plain_rule = {.factor = 1};
-
-static bool router_fits(pass *p, mat x, const weight *w, int32_t k, const route_rule *rule)
-{
-    return pass_shapes(p, "router",
-                       w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1 &&
-                           can_choose(k, w->n_out, rule));
-}
-
-routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *rule)
-{
-    rule = rule ? rule : &plain_rule;
-    if (!p->dev->op->router)
-        return op_route(p, op_matmul(p, x, w), k, rule);
-    if (!router_fits(p, x, w, k, rule))
-        return (routing){.rows = x.rows, .k = k};
-    routing r = routing_of(p, x.rows, k);
-    stats_product(p, x.rows, w, 1);
-    if (!pass_failed(p) && lora_adapts(p, w))
-        lora_router(p, &r, x, w, rule);
-    else if (!pass_failed(p))
-        p->dev->op->router(p, &r, x, w, rule);
-    return r;
-}
-
-mat op_glu_router(pass *p, mat x, const weight *gate, const weight *up, act_kind act, mat z,
-                  const expert_router *to, routing *r)
-{
-    const expert_router by = {to->w, to->k, to->rule ? to->rule : &plain_rule};
-    if (!p->dev->op->glu_router || lora_adapts_either(p, gate, up) || lora_adapts(p, to->w)) {
-        mat y = op_glu(p, x, gate, up, act);
-        *r = op_router(p, z, to->w, to->k, to->rule);
-        return y;
-    }
-    *r = (routing){.rows = z.rows, .k = to->k};
-    if (!glu_fits(p, x, gate, up, act) || !router_fits(p, z, by.w, by.k, by.rule))
-        return (mat){0};
-    mat y = glu_room(p, x, gate, up);
-    *r = routing_of(p, z.rows, to->k);
-    stats_product(p, z.rows, to->w, 1);
-    if (!pass_failed(p))
-        p->dev->op->glu_router(p, &y, x, gate, up, act, r, z, &by);
-    return y;
-}
-
-routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule)
-{
-    rule = rule ? rule : &plain_rule;
-    if (!pass_shapes(p, "route", logits.heads == 1 && can_choose(k, logits.cols, rule)))
-        return (routing){.rows = logits.rows, .k = k};
-    routing r = routing_of(p, logits.rows, k);
-    if (!pass_failed(p))
-        p->dev->op->route(p, r, logits, rule);
-    return r;
-}
-
-void op_moe_glu_to(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
-                   act_kind act)
-{
-    bool fits = x.heads == 1 && x.cols == gate->n_in && x.rows == r->rows &&
-                (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == gate->n_mat
-                    : gate->n_out % 2 == 0);
-    if (!pass_shapes(p, "moe_glu", fits) || !knows_act(p, "moe_glu", act))
-        return;
-    double share = (double)r->rows * r->k < gate->n_mat ? (double)r->rows * r->k / gate->n_mat : 1;
-    stats_product(p, (int64_t)x.rows * r->k, gate, share);
-    if (up)
-        stats_product(p, (int64_t)x.rows * r->k, up, share);
-    if (lora_adapts_either(p, gate, up))
-        lora_moe_glu(p, y, x, r, gate, up, act);
-    else
-        p->dev->op->moe_glu(p, y, x, r, gate, up, act);
-}
-
-mat op_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act)
-{
-    if (!pass_shapes(p, "moe_glu", gate != NULL))
-        return (mat){0};
-    if (gate->segment)
-        return ranks_moe_glu(p, x, r, gate, up, act);
-    mat y = pass_mat(p, x.rows, r->k, up ? gate->n_out : gate->n_out / 2);
-    op_moe_glu_to(p, &y, x, r, gate, up, act);
-    return y;
-}
-
-static bool down_fits(pass *p, mat x, routing r, const weight *down)
-{
-    if (!pass_shapes(p, "moe_down",
-                     down && x.heads == r.k && x.cols == down->n_in && x.rows == r.rows))
-        return false;
-    double share = (double)r.rows * r.k < down->n_mat ? (double)r.rows * r.k / down->n_mat : 1;
-    stats_product(p, (int64_t)x.rows * r.k, down, share);
-    return true;
-}
-
-static void moe_down_to(pass *p, mat y, mat x, routing r, const weight *down)
-{
-    if (!pass_failed(p) && lora_adapts(p, down))
-        lora_moe_down(p, y, x, r, down);
-    else if (!pass_failed(p))
-        p->dev->op->moe_down(p, y, x, r, down);
-}
-
-mat op_moe_down(pass *p, mat x, routing r, const weight *down)
-{
-    if (down && down->segment)
-        return ranks_moe_down(p, x, r, down);
-    if (!down_fits(p, x, r, down))
-        return (mat){0};
-    mat y = pass_mat(p, x.rows, 1, down->n_out);
-    moe_down_to(p, y, x, r, down);
-    return y;
-}
-
-branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight *norm)
-{
-    branch b = {.w = norm};
-    if (!p->dev->op->moe_parts || (down && (down->segment || lora_adapts(p, down)))) {
-        b.y = op_moe_down(p, x, r, down);
-        return b;
-    }
-    if (!down_fits(p, x, r, down))
-        return b;
-    b.y = pass_mat(p, x.rows, 1, down->n_out);
-    size_t mark = pass_mark(p);
-    mat parts = pass_mat(p, x.rows, r.k, down->n_out);
-    if (!pass_failed(p) && p->dev->op->moe_parts(p, parts, x, r, down)) {
-        b.parts = parts.at;
-        b.k = r.k;
-    }
-    if (p->dry || !b.parts) { /* a dry pass plans for both */
-        pass_release(p, mark);
-        moe_down_to(p, b.y, x, r, down);
-    }
-    return b;
-}
-
 mat op_ple(pass *p, mat x, const weight *gate, mat b, const weight *proj)
 {
     if (p->dev->op->ple && p->here == gate->side && p->here == proj->side && !gate->segment &&
@@ -803,75 +333,6 @@ mat op_ple(pass *p, mat x, const weight *gate, mat b, const weight *proj)
         pass_release(p, mark);
     }
     return op_matmul(p, op_matmul_gate(p, x, gate, b, ACT_GELU_TANH), proj);
-}
-
-/* Whether the shared expert is whole, or absent. */
-static bool shares_fit(const mixture *m, int32_t n_in)
-{
-    const weight *f = m->shared_factor;
-    if (!m->shared_gate)
-        return !m->shared_up && !m->shared_down && !f;
-    return m->shared_up && m->shared_down && m->shared_down->n_out == m->down->n_out &&
-           (!f || (f->n_in == n_in && f->n_out == 1));
-}
-
-static bool mixture_adapted(const pass *p, const mixture *m)
-{
-    return lora_adapts_either(p, m->gate, m->up) || lora_adapts_either(p, m->down, m->router) ||
-           lora_adapts_either(p, m->shared_gate, m->shared_up) ||
-           lora_adapts_either(p, m->shared_down, m->shared_factor);
-}
-
-mat op_mixture(pass *p, mat x, const mixture *m)
-{
-    if (!pass_shapes(p, "mixture",
-                     m && m->router && m->gate && m->down && x.heads == 1 &&
-                         x.cols == m->router->n_in && shares_fit(m, x.cols)))
-        return (mat){0};
-    if (p->dev->op->mixture && p->here == m->gate->side && !m->down->segment &&
-        !mixture_adapted(p, m)) {
-        size_t mark = pass_mark(p);
-        mat y = pass_mat(p, x.rows, 1, m->down->n_out);
-        if (pass_failed(p) || p->dev->op->mixture(p, y, x, m))
-            return y;
-        pass_release(p, mark);
-    }
-    routing to;
-    const expert_router choose = {m->router, m->k, m->rule};
-    mat y = {0};
-    if (m->shared_gate) {
-        y = op_glu_router(p, x, m->shared_gate, m->shared_up, m->act, x, &choose, &to);
-        y = op_matmul(p, y, m->shared_down);
-    } else {
-        to = op_router(p, x, m->router, m->k, m->rule);
-    }
-    if (m->shared_factor)
-        y = op_act_mul(p, op_matmul(p, x, m->shared_factor), y, ACT_SIGMOID);
-    visit v = op_visit(p, m->gate->side, &x, &to);
-    mat e = op_moe_glu(p, x, &to, m->gate, m->up, m->act);
-    e = op_moe_down(p, e, to, m->down);
-    e = op_return(p, v, e);
-    return m->shared_gate ? op_add(p, mat_bare(y), e) : e;
-}
-
-mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
-{
-    if (!pass_shapes(p, "moe_matmul", w && x.heads == 1 && x.cols == w->n_in && x.rows == r.rows))
-        return (mat){0};
-    mat y = pass_mat(p, x.rows, r.k, w->n_out);
-    double share = (double)r.rows * r.k < w->n_mat ? (double)r.rows * r.k / w->n_mat : 1;
-    stats_product(p, (int64_t)x.rows * r.k, w, share);
-    if (!pass_failed(p))
-        p->dev->op->moe_matmul(p, y, &x, r, w);
-    return y;
-}
-
-void op_renumber(pass *p, mat best, routing r, const int32_t *list, int32_t n_list, int32_t n)
-{
-    if (pass_shapes(p, "renumber",
-                    best.heads == 2 && best.rows == r.rows && n > 0 && n_list % n == 0 &&
-                        !mat_copied(best)))
-        p->dev->op->renumber(p, best, r, list, n_list, n);
 }
 
 /* ---- Recurrent layers ---------------------------------------------------------------------- */

@@ -491,149 +491,63 @@ static void w_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     AROUND_IF(!m_->apart, "kv_store", k, NULL, (void)0, op->kv_store(p, kv, k, v));
 }
 
-static void *w_alloc(device *d, size_t n)
-{
-    wrapper *w = d->self;
-    return w->inner->alloc(w->inner, n);
-}
-static void w_release(device *d, void *at, size_t n)
-{
-    wrapper *w = d->self;
-    w->inner->release(w->inner, at, n);
-}
-static void w_clear(device *d, void *at, size_t n)
-{
-    wrapper *w = d->self;
-    w->inner->clear(w->inner, at, n);
-}
-static void w_upload(device *d, void *to, const void *from, size_t n)
-{
-    wrapper *w = d->self;
-    w->inner->upload(w->inner, to, from, n);
-}
-static void w_download(device *d, void *to, const void *from, size_t n)
-{
-    wrapper *w = d->self;
-    w->inner->download(w->inner, to, from, n);
-}
-static status w_weight_load(device *d, weight *wt, err *e)
-{
-    wrapper *w = d->self;
-    return w->inner->weight_load(w->inner, wt, e);
-}
-static void w_weight_free(device *d, weight *wt)
-{
-    wrapper *w = d->self;
-    w->inner->weight_free(w->inner, wt);
-}
-static size_t w_weight_bytes(const device *d, const weight *wt)
-{
-    const wrapper *w = d->self;
-    return w->inner->weight_bytes(w->inner, wt);
-}
+/* ---- The functions of the inner device ------------------------------------------------------ */
 
-static void w_move(device *d, const block_move *m)
-{
-    wrapper *w = d->self;
-    w->inner->move(w->inner, m);
-}
-static void w_moved(device *d)
-{
-    wrapper *w = d->self;
-    w->inner->moved(w->inner);
-}
-static void w_keep_rows(device *d, const row_store *store, int32_t n_stores, int64_t first,
-                        const int32_t *from, int32_t n)
-{
-    wrapper *w = d->self;
-    w->inner->keep_rows(w->inner, store, n_stores, first, from, n);
-}
-static void w_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
-                     const recur_seq *s)
-{
-    wrapper *w = d->self;
-    w->inner->settle(w->inner, v, base, n, s);
-}
-static void w_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
-                        int32_t first, int32_t row, int32_t n)
-{
-    wrapper *w = d->self;
-    w->inner->sum_pages(w->inner, v, base, to, first, row, n);
-}
-static void w_rescore_pages(device *d, const kv_view *v, const kv_base *base, const page_rescore *l)
-{
-    wrapper *w = d->self;
-    w->inner->rescore_pages(w->inner, v, base, l);
-}
-static void *w_host_alloc(device *d, size_t n)
-{
-    wrapper *w = d->self;
-    return w->inner->host_alloc(w->inner, n);
-}
-static void w_host_free(device *d, void *at, size_t n)
-{
-    wrapper *w = d->self;
-    w->inner->host_free(w->inner, at, n);
-}
-static void w_sift(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap)
-{
-    wrapper *w = d->self;
-    w->inner->sift(w->inner, want, n_wants, n, cap);
-}
-static void w_begin(device *d, pass *p)
-{
-    wrapper *w = d->self;
-    w->inner->begin(w->inner, p);
-}
-static void w_end(device *d, pass *p)
-{
-    wrapper *w = d->self;
-    w->inner->end(w->inner, p);
-}
-static void w_wait(device *d)
-{
-    wrapper *w = d->self;
-    w->inner->wait(w->inner);
-}
-static status w_failed(const device *d, err *e)
-{
-    const wrapper *w = d->self;
-    return w->inner->failed(w->inner, e);
-}
-static uint64_t w_available_bytes(const device *d)
-{
-    const wrapper *w = d->self;
-    return w->inner->available_bytes(w->inner);
-}
+/* w_NAME has these parameters, and calls NAME of the device inside with ARGS. */
+#define FORWARD(NAME, ARGS, ...)                                                                   \
+    static void w_##NAME(__VA_ARGS__)                                                              \
+    {                                                                                              \
+        d = d->inner;                                                                              \
+        d->NAME ARGS;                                                                              \
+    }
+#define FORWARD_OF(TYPE, NAME, ARGS, ...)                                                          \
+    static TYPE w_##NAME(__VA_ARGS__)                                                              \
+    {                                                                                              \
+        d = d->inner;                                                                              \
+        return d->NAME ARGS;                                                                       \
+    }
 
-static uint64_t w_used_bytes(const device *d)
-{
-    const wrapper *w = d->self;
-    return w->inner->used_bytes(w->inner);
-}
+FORWARD_OF(void *, alloc, (d, n), device *d, size_t n)
+FORWARD(release, (d, at, n), device *d, void *at, size_t n)
+FORWARD(clear, (d, at, n), device *d, void *at, size_t n)
+FORWARD(upload, (d, to, from, n), device *d, void *to, const void *from, size_t n)
+FORWARD(download, (d, to, from, n), device *d, void *to, const void *from, size_t n)
+FORWARD_OF(status, weight_load, (d, w, e), device *d, weight *w, err *e)
+FORWARD(weight_free, (d, w), device *d, weight *w)
+FORWARD_OF(size_t, weight_bytes, (d, w), const device *d, const weight *w)
+FORWARD_OF(uint64_t, used_bytes, (d), const device *d)
+
+/* Optional ones. */
+FORWARD(move, (d, m), device *d, const block_move *m)
+FORWARD(moved, (d), device *d)
+FORWARD(keep_rows, (d, store, n_stores, first, from, n), device *d, const row_store *store,
+        int32_t n_stores, int64_t first, const int32_t *from, int32_t n)
+FORWARD(settle, (d, v, base, n, s), device *d, const recur_view *v, const recur_base *base,
+        int32_t n, const recur_seq *s)
+FORWARD(sum_pages, (d, v, base, to, first, row, n), device *d, const kv_view *v,
+        const kv_base *base, const page_sums *to, int32_t first, int32_t row, int32_t n)
+FORWARD(rescore_pages, (d, v, base, l), device *d, const kv_view *v, const kv_base *base,
+        const page_rescore *l)
+FORWARD_OF(void *, host_alloc, (d, n), device *d, size_t n)
+FORWARD(host_free, (d, at, n), device *d, void *at, size_t n)
+FORWARD(sift, (d, want, n_wants, n, cap), device *d, sift_want *want, int32_t n_wants, int32_t n,
+        int32_t cap)
+FORWARD(begin, (d, p), device *d, pass *p)
+FORWARD(end, (d, p), device *d, pass *p)
+FORWARD(wait, (d), device *d)
+FORWARD_OF(status, failed, (d, e), const device *d, err *e)
+FORWARD_OF(uint64_t, available_bytes, (d), const device *d)
+FORWARD_OF(bool, one_stream, (d, kv), const device *d, const kv_view *kv)
+FORWARD(narrow_sparse, (d, kv, prompt, rule), const device *d, const kv_view *kv, bool prompt,
+        sparse_rule *rule)
 
 static kernel_speed w_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)
 {
-    const wrapper *w = d->self;
-    return device_attend_kernel(w->inner, kv, text, cap);
+    return device_attend_kernel(d->inner, kv, text, cap);
 }
-
-static bool w_one_stream(const device *d, const kv_view *kv)
-{
-    const wrapper *w = d->self;
-    return w->inner->one_stream(w->inner, kv);
-}
-
-static void w_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_rule *rule)
-{
-    const wrapper *w = d->self;
-    w->inner->narrow_sparse(w->inner, kv, prompt, rule);
-}
-
 static kernel_speed w_product_kernel(const device *d, const weight *wt, char *text, size_t cap)
 {
-    const wrapper *w = d->self;
-    return device_product_kernel(w->inner, wt, text, cap);
+    return device_product_kernel(d->inner, wt, text, cap);
 }
 
 static void print_times(wrapper *w)
@@ -761,22 +675,24 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
 /* A wrapper has the optional functions that its inner device has. */
 static void add_optional(device *d, const device *inner)
 {
-    d->move = inner->move ? w_move : NULL;
-    d->moved = inner->moved ? w_moved : NULL;
-    d->keep_rows = inner->keep_rows ? w_keep_rows : NULL;
-    d->settle = inner->settle ? w_settle : NULL;
-    d->narrow_sparse = inner->narrow_sparse ? w_narrow_sparse : NULL;
-    d->sum_pages = inner->sum_pages ? w_sum_pages : NULL;
-    d->rescore_pages = inner->rescore_pages ? w_rescore_pages : NULL;
-    d->host_alloc = inner->host_alloc ? w_host_alloc : NULL;
-    d->host_free = inner->host_free ? w_host_free : NULL;
-    d->sift = inner->sift ? w_sift : NULL;
-    d->begin = inner->begin ? w_begin : NULL;
-    d->end = inner->end ? w_end : NULL;
-    d->wait = inner->wait ? w_wait : NULL;
-    d->failed = inner->failed ? w_failed : NULL;
-    d->available_bytes = inner->available_bytes ? w_available_bytes : NULL;
-    d->one_stream = inner->one_stream ? w_one_stream : NULL;
+#define OPTIONAL(name) d->name = inner->name ? w_##name : NULL
+    OPTIONAL(move);
+    OPTIONAL(moved);
+    OPTIONAL(keep_rows);
+    OPTIONAL(settle);
+    OPTIONAL(narrow_sparse);
+    OPTIONAL(sum_pages);
+    OPTIONAL(rescore_pages);
+    OPTIONAL(host_alloc);
+    OPTIONAL(host_free);
+    OPTIONAL(sift);
+    OPTIONAL(begin);
+    OPTIONAL(end);
+    OPTIONAL(wait);
+    OPTIONAL(failed);
+    OPTIONAL(available_bytes);
+    OPTIONAL(one_stream);
+#undef OPTIONAL
     d->reserve_bytes = inner->reserve_bytes;
     d->loads_gathered = inner->loads_gathered;
 }

@@ -42,7 +42,7 @@ for f in backend/cuda/*.cu backend/cuda/*/*.cu; do
     *_hopper.cu) arch="-gencode arch=compute_90a,code=sm_90a" ;;
     *) arch="-gencode arch=compute_86,code=sm_86 -gencode arch=compute_90,code=sm_90" ;;
     esac
-    flags="-std=c++17 -O3 -Iinclude -I. $arch"
+    flags="-std=c++17 -O3 --extended-lambda -Iinclude -I. $arch"
     # shellcheck disable=SC2046
     key=$({ echo "$version $flags $f"; cat $(closure "$f"); } | sha256sum | cut -d ' ' -f 1)
     n=$((n + 1))

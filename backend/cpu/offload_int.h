@@ -302,7 +302,7 @@ INLINE float act_of(bool silu, float x)
     return x / (1.0f + exp_of(z));
 }
 
-/* quant_scale of backend/cuda/dev.cuh, which says why. */
+/* quant_scale of backend/cuda/activations.cuh, which says why. */
 INLINE float scale_of(uint32_t top)
 {
     float d = num_bits_f32(num_f32_bits(num_bits_f32(top) / 127.0f) & ~3u);

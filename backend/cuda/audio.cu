@@ -4,8 +4,8 @@
  * 30 seconds are 750 rows of 1024, and products take the time. So these are plain: one thread per
  * value, or one warp per head of a row.
  */
+#include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/launch_small.h"
-#include "backend/cuda/dev.cuh"
 
 /* What op_unfold says: the 3 x 3 neighbours of a place in time and frequency, zero outside.
  * grid:   256 values, rows side by side: a row may have 9 values alone
@@ -32,27 +32,15 @@ extern "C" void cu_unfold(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, i
 }
 
 /* y[r] = sum_j taps[j] x[r - (n - 1) + j], column by column, in ascending j; rows before the first
- * are zero.
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth; of n reads n - 1 are from a cache */
-__global__ void depthwise_kernel(dev_mat y, dev_mat x, const float *taps, int n)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i >= y.cols)
-        return;
-    float sum = 0;
-    for (int j = n - 1 - r > 0 ? n - 1 - r : 0; j < n; j++)
-        sum = fma_rn(taps[(int64_t)i * n + j], x.at[(r - (n - 1) + j) * x.stride + i], sum);
-    y.at[r * y.stride + i] = sum;
-}
-
+ * are zero. Of n reads n - 1 are from a cache. */
 extern "C" void cu_depthwise(cudaStream_t s, dev_mat y, dev_mat x, const float *taps, int32_t n)
 {
-    LAUNCH(depthwise_kernel, dim3((unsigned)y.rows, (unsigned)((y.cols + 255) / 256)), dim3(256), 0,
-           s, y, x, taps, n);
+    each_value(s, y, [=] __device__(int r, int i) {
+        float sum = 0;
+        for (int j = n - 1 - r > 0 ? n - 1 - r : 0; j < n; j++)
+            sum = fma_rn(taps[(int64_t)i * n + j], value_of(x, r - (n - 1) + j, i), sum);
+        return sum;
+    });
 }
 
 /* What op_near says. Lane l has the scores of distances l and l + 32:

@@ -1,8 +1,10 @@
 /* elementwise.cu - ops that touch each value once: embed, act_mul, add, scale, gather, softcap.
  *
- * A row may be part of a wider one (one head of every row). One thread per value, rows in y of the
- * grid. All are bound by launch latency at few rows and by bandwidth at many.
+ * A row may be part of a wider one (one head of every row). All are bound by launch latency at few
+ * rows and by bandwidth at many.
  */
+#include "backend/cuda/activations.cuh"
+#include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/product/launch_products.h"
 #include "backend/cuda/launch_small.h"
 #include "backend/cuda/product/blocks.cuh"
@@ -28,23 +30,6 @@ DEV float float_value(const uint8_t *row, int type, int i)
     return type == T_F32   ? ((const float *)row)[i]
            : type == T_F16 ? f16_to_f32(((const uint16_t *)row)[i])
                            : bf16_to_f32(((const uint16_t *)row)[i]);
-}
-
-/* y[r] = table[id[r]] * scale, rows of floats. Blocks go through embed_blocks_kernel.
- * grid:   row x 256 columns
- * shared: none
- * bound:  latency; a row is 10 KB */
-__global__ void embed_float_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
-                                   row_ids ids, float scale)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i >= y.cols)
-        return;
-    int id = id_of(ids, r);
-    float v = float_value(table + (size_t)max(id, 0) * row_bytes, type, i);
-    y.at[r * y.stride + i] = id < 0 ? NAN : v * scale;
 }
 
 DEV uint32_t table_u16(const uint8_t *p)
@@ -133,62 +118,59 @@ DEV float stored_value(const uint8_t *row, int type, int i)
     return k ? k_value(row, type, i) : block_value(row, type, i);
 }
 
-/* y[r] = table[id[r]] * scale, rows of blocks in the file's layout.
- * grid:   row x 256 columns
- * shared: none
- * bound:  latency; a row is a few KB */
-__global__ void embed_blocks_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
-                                    row_ids ids, float scale)
+/* Rows of a weight as the file has them; FLOATS: no blocks. */
+template <bool FLOATS> struct table_rows {
+    const uint8_t *at;
+    int type;
+    size_t row_bytes;
+    DEV float value(size_t row, int i) const
+    {
+        const uint8_t *from = at + row * row_bytes;
+        return FLOATS ? float_value(from, type, i) : stored_value(from, type, i);
+    }
+};
+static bool is_float(int type)
 {
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i >= y.cols)
-        return;
-    int id = id_of(ids, r);
-    float v = stored_value(table + (size_t)max(id, 0) * row_bytes, type, i);
-    y.at[r * y.stride + i] = id < 0 ? NAN : v * scale;
+    return type == T_F32 || type == T_F16 || type == T_BF16;
 }
 
+template <bool FLOATS>
+void embed(cudaStream_t s, dev_mat y, table_rows<FLOATS> table, row_ids ids, float scale)
+{
+    each_value(s, y, [=] __device__(int r, int i) {
+        int id = id_of(ids, r);
+        float v = table.value((size_t)max(id, 0), i);
+        return id < 0 ? NAN : v * scale;
+    });
+}
 extern "C" void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes,
                          row_ids ids, float scale)
 {
-    bool floats = type == T_F32 || type == T_F16 || type == T_BF16;
-    if (floats)
-        LAUNCH(embed_float_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table,
-               type, row_bytes, ids, scale);
+    const uint8_t *at = (const uint8_t *)table;
+    if (is_float(type))
+        embed<true>(s, y, {at, type, row_bytes}, ids, scale);
     else
-        LAUNCH(embed_blocks_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table,
-               type, row_bytes, ids, scale);
+        embed<false>(s, y, {at, type, row_bytes}, ids, scale);
 }
 
-/* y[r] = sum_k share[r, k] table[ids[r, k]], in ascending k; rows of any type.
- * grid:   row x 256 columns
- * shared: none
- * bound:  latency; a picture has thousands of rows */
-__global__ void embed_mix_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
-                                 dev_mat ids, dev_mat share)
+template <bool FLOATS>
+void embed_mix(cudaStream_t s, dev_mat y, table_rows<FLOATS> table, dev_mat ids, dev_mat share)
 {
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    bool floats = type == T_F32 || type == T_F16 || type == T_BF16;
-    float sum = 0;
-    if (i >= y.cols)
-        return;
-    for (int k = 0; k < ids.cols; k++) {
-        const uint8_t *row = table + (size_t)ids.at[r * ids.stride + k] * row_bytes;
-        float v = floats ? float_value(row, type, i) : stored_value(row, type, i);
-        sum += mul_rn(share.at[r * share.stride + k], v);
-    }
-    y.at[r * y.stride + i] = sum;
+    each_value(s, y, [=] __device__(int r, int i) {
+        float sum = 0;
+        for (int k = 0; k < ids.cols; k++)
+            sum += mul_rn(value_of(share, r, k), table.value((size_t)value_of(ids, r, k), i));
+        return sum;
+    });
 }
-
 extern "C" void cu_embed_mix(cudaStream_t s, dev_mat y, const void *table, int type,
                              size_t row_bytes, dev_mat ids, dev_mat share)
 {
-    LAUNCH(embed_mix_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table, type,
-           row_bytes, ids, share);
+    const uint8_t *at = (const uint8_t *)table;
+    if (is_float(type))
+        embed_mix<true>(s, y, {at, type, row_bytes}, ids, share);
+    else
+        embed_mix<false>(s, y, {at, type, row_bytes}, ids, share);
 }
 
 /* y[r, i] = act(a[r, i / share]) * b[r, i], and its int8 or bf16 copy where wanted.
@@ -280,94 +262,42 @@ extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int 
         act_mul<0>(s, y, a, b, share, q);
 }
 
-/* y = a + b
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth */
-__global__ void add_kernel(dev_mat y, dev_mat a, dev_mat b)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i < y.cols)
-        y.at[r * y.stride + i] = a.at[r * a.stride + i] + b.at[r * b.stride + i];
-}
-
 extern "C" void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b)
 {
-    LAUNCH(add_kernel, grid_of(y, 256), dim3(256), 0, s, y, a, b);
-}
-
-/* y[r, i] += bias[i]; of experts (expert not NULL) bias[expert[r], i], or the sum over the row's k
- * experts of share times that
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth */
-__global__ void bias_kernel(dev_mat y, const float *bias, const int32_t *expert, const float *share,
-                            int k)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i >= y.cols)
-        return;
-    float v = 0;
-    if (!share)
-        v = bias[(expert ? (size_t)expert[r] * y.cols : 0) + i];
-    for (int j = 0; share && j < k; j++)
-        v = fma_rn(share[r * k + j], bias[(size_t)expert[r * k + j] * y.cols + i], v);
-    y.at[r * y.stride + i] += v;
+    each_value(s, y, [=] __device__(int r, int i) { return value_of(a, r, i) + value_of(b, r, i); });
 }
 
 extern "C" void cu_bias(cudaStream_t s, dev_mat y, const float *bias)
 {
-    LAUNCH(bias_kernel, grid_of(y, 256), dim3(256), 0, s, y, bias, (const int32_t *)NULL,
-           (const float *)NULL, 0);
+    each_value(s, y, [=] __device__(int r, int i) { return value_of(y, r, i) + bias[i]; });
 }
 extern "C" void cu_pair_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *bias)
 {
-    LAUNCH(bias_kernel, grid_of(y, 256), dim3(256), 0, s, y, bias, expert, (const float *)NULL, 0);
+    each_value(s, y, [=] __device__(int r, int i) {
+        return value_of(y, r, i) + bias[(size_t)expert[r] * y.cols + i];
+    });
 }
 extern "C" void cu_expert_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *share,
                                int32_t k, const float *bias)
 {
-    LAUNCH(bias_kernel, grid_of(y, 256), dim3(256), 0, s, y, bias, expert, share, k);
-}
-
-/* x *= c * w[0]
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth */
-__global__ void scale_kernel(dev_mat x, float c, const float *w)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i < x.cols)
-        x.at[r * x.stride + i] *= w ? c * w[0] : c;
+    each_value(s, y, [=] __device__(int r, int i) {
+        float v = 0;
+        for (int j = 0; j < k; j++)
+            v = fma_rn(share[r * k + j], bias[(size_t)expert[r * k + j] * y.cols + i], v);
+        return value_of(y, r, i) + v;
+    });
 }
 
 extern "C" void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w)
 {
-    LAUNCH(scale_kernel, grid_of(x, 256), dim3(256), 0, s, x, c, w);
-}
-
-/* y[i] = x[row ? row[i] : i]
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth */
-__global__ void gather_kernel(dev_mat y, dev_mat x, const int32_t *row)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i < y.cols)
-        y.at[r * y.stride + i] = x.at[(row ? row[r] : r) * x.stride + i];
+    each_value(s, x, [=] __device__(int r, int i) {
+        return value_of(x, r, i) * (w ? c * w[0] : c);
+    });
 }
 
 extern "C" void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *row)
 {
-    LAUNCH(gather_kernel, grid_of(y, 256), dim3(256), 0, s, y, x, row);
+    each_value(s, y, [=] __device__(int r, int i) { return value_of(x, row ? row[r] : r, i); });
 }
 
 /* x = cap * tanh(x / cap) where cap > 0; then x[ids] = -inf. A thread looks for its own column in

@@ -16,7 +16,7 @@
 #ifndef BACKEND_CUDA_HOPPER_CUH
 #define BACKEND_CUDA_HOPPER_CUH
 
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/mma.cuh"
 
 #ifdef CARAT_EMU
 DEV uint32_t shared_at(const void *p)
@@ -91,30 +91,15 @@ DEV void wg_mma_128_v(float (&d)[64], uint64_t a, uint64_t b)
     emu_product p = {d, a, b, NULL, 128, true, true};
     emu_product_issue(&p);
 }
-/* The same with A in registers, as 16-bit fragments of A are (dev.cuh). */
-DEV void wg_mma_128_v(float (&d)[64], const uint32_t (&a)[4], uint64_t b)
+/* The same with A in registers, as 16-bit fragments of A are (mma.cuh), of N columns: 64, 72, 128 or
+ * 256. */
+template <int N> DEV void wg_mma_v(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
 {
-    emu_product p = {d, 0, b, a, 128, true, true};
+    emu_product p = {d, 0, b, a, N, true, true};
     emu_product_issue(&p);
 }
-DEV void wg_mma_72_v(float (&d)[36], const uint32_t (&a)[4], uint64_t b)
-{
-    emu_product p = {d, 0, b, a, 72, true, true};
-    emu_product_issue(&p);
-}
-DEV void wg_mma_64_v(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
-{
-    emu_product p = {d, 0, b, a, 64, true, true};
-    emu_product_issue(&p);
-}
-/* D += A B: A in registers, as 16-bit fragments of A are (dev.cuh), B 16 x 256 as rows of V are. */
-DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
-{
-    emu_product p = {d, 0, b, a, 256, true, true};
-    emu_product_issue(&p);
-}
-/* D += A B' in bf16: A in registers, as 16-bit fragments of A are (dev.cuh), B N x 16, both along
- * the sum. N: 32, 64, 72, 80, 96, 128, 160 or 192. */
+/* D += A B' in bf16: A in registers, B N x 16, both along the sum. N: 32, 64, 72, 80, 96, 128, 160
+ * or 192. */
 template <int N> DEV void wg_mma_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
 {
     emu_product p = {d, 0, b, a, N, false, true, true};
@@ -217,78 +202,74 @@ DEV void wg_mma_128_v(float (&d)[64], uint64_t a, uint64_t b)
                  : F32_(0), F32_(32)
                  : "l"(a), "l"(b));
 }
-DEV void wg_mma_128_v(float (&d)[64], const uint32_t (&a)[4], uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
-                     TEN(4) TEN(5) "%60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-                 : F32_(0), F32_(32)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-DEV void wg_mma_72_v(float (&d)[36], const uint32_t (&a)[4], uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {" TEN() TEN(1)
-                     TEN(2) "%30, %31, %32, %33, %34, %35}, {%36, %37, %38, %39}, %40, 1, 1, 1, 1;"
-                 : F32_(0), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-DEV void wg_mma_64_v(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" TEN() TEN(1)
-                     TEN(2) "%30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : F32_(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
-                     TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10)
-                         TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127}, {%128, %129, "
-                                 "%130, %131}, %132, "
-                                 "1, 1, 1, 1;"
-                 : F32_(0), F32_(32), F32_(64), F32_(96)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-/* sums, outs: the N / 2 sums; n0 .. n4: the numbers of the operands behind them. */
-#define BF16_PRODUCT(N, sums, n0, n1, n2, n3, n4, outs)                                            \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" sums "}, {%" #n0     \
-                 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 ", 1, 1, 1, 0;"                          \
+/* A in registers. sums, outs: the N / 2 sums; n0 .. n4: the numbers of the operands behind them.
+ * across: 1 where B is as rows of V are. */
+#define PRODUCT(type, across, N, sums, n0, n1, n2, n3, n4, outs)                                   \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type " {" sums "}, {%" #n0      \
+                 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 ", 1, 1, 1, " across ";"                 \
                  : outs                                                                            \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 #define AND ,
+#define PRODUCT_64(type, across)                                                                   \
+    PRODUCT(type, across, 64, TEN() TEN(1) TEN(2) "%30, %31", 32, 33, 34, 35, 36, F32_(0))
+#define PRODUCT_72(type, across)                                                                   \
+    PRODUCT(type, across, 72, TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35", 36, 37, 38, 39,  \
+            40, F32_(0) AND "+f"(d[32]) AND "+f"(d[33]) AND "+f"(d[34]) AND "+f"(d[35]))
+#define PRODUCT_128(type, across)                                                                  \
+    PRODUCT(type, across, 128, TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63", 64,  \
+            65, 66, 67, 68, F32_(0) AND F32_(32))
+template <int N> DEV void wg_mma_v(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
+{
+    static_assert(N == 64 || N == 72 || N == 128 || N == 256, "columns of a product");
+    if constexpr (N == 64)
+        PRODUCT_64("f16.f16", "1");
+    if constexpr (N == 72)
+        PRODUCT_72("f16.f16", "1");
+    if constexpr (N == 128)
+        PRODUCT_128("f16.f16", "1");
+    if constexpr (N == 256)
+        PRODUCT("f16.f16", "1", 256,
+                TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10)
+                    TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127",
+                128, 129, 130, 131, 132, F32_(0) AND F32_(32) AND F32_(64) AND F32_(96));
+}
 template <int N> DEV void wg_mma_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
 {
     static_assert(N == 32 || N == 64 || N == 72 || N == 80 || N == 96 || N == 128 || N == 160 ||
                       N == 192,
                   "columns of a product");
     if constexpr (N == 32)
-        BF16_PRODUCT(32, TEN() "%10, %11, %12, %13, %14, %15", 16, 17, 18, 19, 20, F8(0) AND F8(8));
+        PRODUCT("bf16.bf16", "0", 32, TEN() "%10, %11, %12, %13, %14, %15", 16, 17, 18, 19, 20,
+                F8(0) AND F8(8));
     if constexpr (N == 64)
-        BF16_PRODUCT(64, TEN() TEN(1) TEN(2) "%30, %31", 32, 33, 34, 35, 36, F32_(0));
+        PRODUCT_64("bf16.bf16", "0");
     if constexpr (N == 72)
-        BF16_PRODUCT(72, TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35", 36, 37, 38, 39, 40,
-                     F32_(0) AND "+f"(d[32]) AND "+f"(d[33]) AND "+f"(d[34]) AND "+f"(d[35]));
+        PRODUCT_72("bf16.bf16", "0");
     if constexpr (N == 80)
-        BF16_PRODUCT(80,
-                     TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39", 40,
-                     41, 42, 43, 44, F32_(0) AND F8(32));
+        PRODUCT("bf16.bf16", "0", 80,
+                TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39", 40, 41, 42,
+                43, 44, F32_(0) AND F8(32));
     if constexpr (N == 96)
-        BF16_PRODUCT(96, TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47", 48,
-                     49, 50, 51, 52, F32_(0) AND F8(32) AND F8(40));
+        PRODUCT("bf16.bf16", "0", 96,
+                TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47", 48, 49, 50, 51,
+                52, F32_(0) AND F8(32) AND F8(40));
     if constexpr (N == 128)
-        BF16_PRODUCT(128, TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63", 64, 65, 66,
-                     67, 68, F32_(0) AND F32_(32));
+        PRODUCT_128("bf16.bf16", "0");
     if constexpr (N == 160)
-        BF16_PRODUCT(160,
-                     TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
-                         TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79",
-                     80, 81, 82, 83, 84, F32_(0) AND F32_(32) AND F8(64) AND F8(72));
+        PRODUCT("bf16.bf16", "0", 160,
+                TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
+                    TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79",
+                80, 81, 82, 83, 84, F32_(0) AND F32_(32) AND F8(64) AND F8(72));
     if constexpr (N == 192)
-        BF16_PRODUCT(192,
-                     TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7)
-                         TEN(8) "%90, %91, %92, %93, %94, %95",
-                     96, 97, 98, 99, 100, F32_(0) AND F32_(32) AND F32_(64));
+        PRODUCT("bf16.bf16", "0", 192,
+                TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7)
+                    TEN(8) "%90, %91, %92, %93, %94, %95",
+                96, 97, 98, 99, 100, F32_(0) AND F32_(32) AND F32_(64));
 }
-#undef BF16_PRODUCT
+#undef PRODUCT_64
+#undef PRODUCT_72
+#undef PRODUCT_128
+#undef PRODUCT
 #undef AND
 #undef TEN
 #undef F8

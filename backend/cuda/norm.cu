@@ -16,6 +16,7 @@
  * as beside attention. Kernels without it need fewer registers: they serve many rows, whose blocks
  * do not fit all at once, and GPUs on which kernels do not overlap.
  */
+#include "backend/cuda/activations.cuh"
 #include "backend/cuda/attend/key_walk.cuh"
 #include "backend/cuda/attend/kv_formats.cuh"
 #include "backend/cuda/product/launch_products.h"

@@ -4,99 +4,54 @@
  * A tower has thousands of rows, and its products and attention take the time. So these are plain:
  * one thread per value, but for the norm.
  */
+#include "backend/cuda/activations.cuh"
+#include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/launch_small.h"
-#include "backend/cuda/dev.cuh"
 
-static dim3 grid_of(dev_mat y)
-{
-    return dim3((unsigned)y.rows, (unsigned)((y.cols + 255) / 256));
-}
-
-/* y = x, at least low and at most high; a NaN stays one.
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth */
-__global__ void clamp_kernel(dev_mat y, dev_mat x, float low, float high)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i >= y.cols)
-        return;
-    float v = x.at[r * x.stride + i];
-    y.at[r * y.stride + i] = v < low ? low : v > high ? high : v;
-}
-
+/* A NaN stays one. */
 extern "C" void cu_clamp(cudaStream_t s, dev_mat y, dev_mat x, float low, float high)
 {
-    LAUNCH(clamp_kernel, grid_of(y), dim3(256), 0, s, y, x, low, high);
+    each_value(s, y, [=] __device__(int r, int i) {
+        float v = value_of(x, r, i);
+        return v < low ? low : v > high ? high : v;
+    });
 }
 
-/* y[r] = mean of x[n r] .. x[n r + n - 1], added in this order.
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth */
-__global__ void pool_kernel(dev_mat y, dev_mat x, int n)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i >= y.cols)
-        return;
-    float sum = 0;
-    for (int k = 0; k < n; k++)
-        sum += x.at[(r * (int64_t)n + k) * x.stride + i];
-    y.at[r * y.stride + i] = sum / (float)n;
-}
-
+/* y[r] = mean of x[n r] .. x[n r + n - 1], added in this order. */
 extern "C" void cu_pool(cudaStream_t s, dev_mat y, dev_mat x, int32_t n)
 {
-    LAUNCH(pool_kernel, grid_of(y), dim3(256), 0, s, y, x, n);
+    each_value(s, y, [=] __device__(int r, int i) {
+        float sum = 0;
+        for (int k = 0; k < n; k++)
+            sum += value_of(x, r * (int64_t)n + k, i);
+        return sum / (float)n;
+    });
 }
 
-/* x = (x - shift) * scale, column by column. In f32: shift reaches 5e4.
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth */
-__global__ void standardize_kernel(dev_mat x, const float *shift, const float *scale)
-{
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i < x.cols)
-        x.at[r * x.stride + i] = (x.at[r * x.stride + i] - shift[i]) * scale[i];
-}
-
+/* In f32: shift reaches 5e4. */
 extern "C" void cu_standardize(cudaStream_t s, dev_mat x, const float *shift, const float *scale)
 {
-    LAUNCH(standardize_kernel, grid_of(x), dim3(256), 0, s, x, shift, scale);
+    each_value(s, x, [=] __device__(int r, int i) {
+        return (value_of(x, r, i) - shift[i]) * scale[i];
+    });
 }
 
-/* x = act(x)
- * grid:   row x 256 columns
- * shared: none
- * bound:  bandwidth */
-template <int ACT> __global__ void act_kernel(dev_mat x)
+template <int ACT> void activate(cudaStream_t s, dev_mat x)
 {
-    grid_trigger();
-    grid_wait();
-    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
-    if (i < x.cols)
-        x.at[r * x.stride + i] = act_of<ACT>(x.at[r * x.stride + i]);
+    each_value(s, x, [=] __device__(int r, int i) { return act_of<ACT>(value_of(x, r, i)); });
 }
-
 extern "C" void cu_act(cudaStream_t s, dev_mat x, int act)
 {
     if (act == 1)
-        LAUNCH(act_kernel<1>, grid_of(x), dim3(256), 0, s, x);
+        activate<1>(s, x);
     else if (act == 2)
-        LAUNCH(act_kernel<2>, grid_of(x), dim3(256), 0, s, x);
+        activate<2>(s, x);
     else if (act == 3)
-        LAUNCH(act_kernel<3>, grid_of(x), dim3(256), 0, s, x);
+        activate<3>(s, x);
     else if (act == 5)
-        LAUNCH(act_kernel<5>, grid_of(x), dim3(256), 0, s, x);
+        activate<5>(s, x);
     else
-        LAUNCH(act_kernel<0>, grid_of(x), dim3(256), 0, s, x);
+        activate<0>(s, x);
 }
 
 /* y = (x - mean) / sqrt(variance + eps) * w + b. The variance is that of differences from the mean:

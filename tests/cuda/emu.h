@@ -9,8 +9,8 @@
  * So a kernel's arithmetic, indexing, barriers and tails are tested without a GPU, and the address
  * sanitizer checks every access of device memory. Hidden are speed, what two kernels do to each
  * other, and races between warps that the fixed order of fibers avoids. The Makefile (cuda-emu)
- * includes this file before every .cu; backend/cuda/dev.cuh has the few places where a kernel's
- * text differs.
+ * includes this file before every .cu. Intrinsics of CUDA C++ are here; where a kernel's text is PTX,
+ * the headers of backend/cuda have another one, mainly dev.cuh, mma.cuh and hopper.cuh.
  *
  * EMU_ORDER=SEED in the environment changes the order, block by block: blocks come in any order; in
  * every second one a warp runs from one barrier of the block to the next before another begins, and
@@ -228,5 +228,92 @@ static inline int min(int a, int b)
 static inline int max(int a, int b)
 {
     return a > b ? a : b;
+}
+static inline void sincospif(float x, float *sn, float *cs)
+{
+    double angle = 3.14159265358979323846 * (double)x;
+    *sn = (float)sin(angle), *cs = (float)cos(angle);
+}
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t which)
+{
+    uint64_t all = a | (uint64_t)b << 32;
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++)
+        v |= (uint32_t)(all >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+    return v;
+}
+static inline int __dp4a(int a, int b, int c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (int)(int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
+static inline int __popc(uint32_t v)
+{
+    return __builtin_popcount(v);
+}
+static inline int __ffs(int v)
+{
+    return __builtin_ffs(v);
+}
+static inline void __threadfence()
+{
+}
+template <class T> T __ldcg(const T *p)
+{
+    return *p;
+}
+
+/* ---- Exchanges of a whole warp ---------------------------------------------------------------- */
+
+/* The lane that a lane reads may be any number. */
+static inline uint32_t __shfl_sync(unsigned, uint32_t v, int from)
+{
+    uint32_t r = emu_warp_give(&v, 1)[from & 31][0];
+    emu_warp_done();
+    return r;
+}
+static inline uint32_t __shfl_xor_sync(unsigned all, uint32_t v, int mask)
+{
+    return __shfl_sync(all, v, emu_lane() ^ mask);
+}
+static inline double __shfl_xor_sync(unsigned all, double v, int mask)
+{
+    uint32_t u[2];
+    memcpy(u, &v, 8);
+    u[0] = __shfl_xor_sync(all, u[0], mask);
+    u[1] = __shfl_xor_sync(all, u[1], mask);
+    memcpy(&v, u, 8);
+    return v;
+}
+static inline uint32_t __reduce_max_sync(unsigned all, uint32_t v)
+{
+    for (int m = 16; m; m >>= 1) {
+        uint32_t o = __shfl_xor_sync(all, v, m);
+        v = o > v ? o : v;
+    }
+    return v;
+}
+static inline int __reduce_add_sync(unsigned all, int v)
+{
+    for (int m = 16; m; m >>= 1)
+        v += (int)__shfl_xor_sync(all, (uint32_t)v, m);
+    return v;
+}
+static inline bool __any_sync(unsigned all, bool v)
+{
+    return __reduce_max_sync(all, v);
+}
+static inline uint32_t __ballot_sync(unsigned all, bool v)
+{
+    return (uint32_t)__reduce_add_sync(all, (int)((uint32_t)v << emu_lane()));
 }
 #endif

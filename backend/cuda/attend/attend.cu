@@ -10,6 +10,7 @@
  * or (LISTED: block selection, sparse.h) those of the list of its row's query block.
  * Scores, softmax and sums are f32, and q is not rounded.
  */
+#include "backend/cuda/activations.cuh"
 #include "backend/cuda/attend/keys.cuh"
 #include "backend/cuda/attend/launch_attend.h"
 #include "backend/cuda/attend/launch_skip.h"

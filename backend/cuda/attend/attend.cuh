@@ -9,6 +9,7 @@
 #include "backend/cuda/attend/key_walk.cuh"
 #include "backend/cuda/attend/kv_formats.cuh"
 #include "backend/cuda/attend/launch_attend.h"
+#include "backend/cuda/mma.cuh"
 
 /* A row sees the keys [lo, hi). */
 struct sight {

@@ -7,10 +7,9 @@
  * Answers: split8.cu takes two streams in heads of 256 and 512 that are not both f16, and heads of
  * 512 in f16 where split.cu does not fit; split512.cu takes heads of 512 in the most common
  * formats. GPUs of 9.0: split_hopper.cu takes f16 of answers in heads of 128, 256 and 512; of
- * prompts, flash128_hopper.cu takes heads of 64, 72 and 128, flash256_hopper.cu and
- * flash512_hopper.cu those of their names. The kernels of prompts read two streams of f16 in place;
- * of every other store expand.cu makes such streams, in slices of at most slice_bytes. Each
- * sequence of a pass has its own slices.
+ * prompts, flash_hopper.cu takes heads of 64, 72, 128 and 256, flash512_hopper.cu those of 512.
+ * The kernels of prompts read two streams of f16 in place; of every other store expand.cu makes
+ * such streams, in slices of at most slice_bytes. Each sequence of a pass has its own slices.
  *
  * Tiles of a prompt's keys begin at multiples of their length, slices at multiples of the longest
  * tile, wherever the pass begins. A kernel

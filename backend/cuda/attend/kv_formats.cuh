@@ -44,18 +44,6 @@ DEV uint32_t f16x2_mul(uint32_t a, uint32_t b)
 {
     return f16x2_fma(a, b, 0x80008000);
 }
-DEV double warp_sum_f64(double v)
-{
-    for (int m = 16; m; m >>= 1) {
-        uint64_t u;
-        memcpy(&u, &v, 8);
-        u = shfl_xor_u32((uint32_t)u, m) | (uint64_t)shfl_xor_u32((uint32_t)(u >> 32), m) << 32;
-        double o;
-        memcpy(&o, &u, 8);
-        v += o;
-    }
-    return v;
-}
 #else
 DEV uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c)
 {
@@ -75,13 +63,13 @@ DEV uint32_t f16x2_mul(uint32_t a, uint32_t b)
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
+#endif
 DEV double warp_sum_f64(double v)
 {
     for (int m = 16; m; m >>= 1)
         v += __shfl_xor_sync(0xffffffffu, v, m);
     return v;
 }
-#endif
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
 #ifndef BACKEND_CUDA_DISPATCH_CUH
 #define BACKEND_CUDA_DISPATCH_CUH
 
+#include "backend/cuda/activations.cuh"
 #include "backend/cuda/experts/offload.cuh"
 
 /* The rows' codes in their natural order, a group a thread; quantise_warp has the device's. */

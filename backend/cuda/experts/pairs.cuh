@@ -7,7 +7,7 @@
 #ifndef BACKEND_CUDA_PAIRS_CUH
 #define BACKEND_CUDA_PAIRS_CUH
 
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/activations.cuh"
 #include "backend/cuda/product/launch_products.h"
 
 /* What a product of experts is given, whichever kernel computes it. */

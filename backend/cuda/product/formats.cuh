@@ -11,7 +11,7 @@
 #define BACKEND_CUDA_FORMATS_CUH
 
 #include "backend/cuda/launch.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/mma.cuh"
 
 /* Does a layout add a value per group? Its products need the sums of the activations too. */
 static constexpr bool has_offset(int kind)

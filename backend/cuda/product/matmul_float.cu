@@ -9,7 +9,7 @@
  * tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
  */
 #include "backend/cuda/product/launch_products.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/activations.cuh"
 
 template <int K> DEV float load1(const uint8_t *row, int64_t i)
 {

@@ -16,7 +16,7 @@
  * Every sum is f32 and adds its columns 16 at a time in ascending order, as in matmul_mma.cu. So
  * results are bit-identical, and a row depends neither on its tile nor on the number of rows.
  */
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/mma.cuh"
 #include "backend/cuda/product/launch_products.h"
 
 enum {

@@ -11,6 +11,7 @@
 #ifndef BACKEND_CUDA_PRODUCT_CUH
 #define BACKEND_CUDA_PRODUCT_CUH
 
+#include "backend/cuda/activations.cuh"
 #include "backend/cuda/product/lattice.cuh"
 #include "backend/cuda/product/launch_products.h"
 

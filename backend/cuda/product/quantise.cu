@@ -4,7 +4,7 @@
  * with an offset need.
  */
 #include "backend/cuda/launch_small.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/activations.cuh"
 
 /* grid:   8 groups of 32 columns x row, a warp each
  * shared: none

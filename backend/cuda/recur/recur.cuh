@@ -9,7 +9,7 @@
 #define BACKEND_CUDA_RECUR_CUH
 
 #include "backend/cuda/recur/launch_recur.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/mma.cuh"
 
 /* What a journal holds of a row. */
 struct journal_row {

@@ -24,6 +24,7 @@
  * to a head where the GPU has them: both blocks compute q and k, each has half of the value rows,
  * and they read each other's o for the norm. Rows are shared out between them by their numbers.
  */
+#include "backend/cuda/activations.cuh"
 #include "backend/cuda/cluster.cuh"
 #include "backend/cuda/recur/launch_recur.h"
 #include "backend/cuda/recur/recur.cuh"
