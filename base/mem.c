@@ -115,6 +115,16 @@ void *mem_pages(size_t n_bytes)
     return p;
 }
 
+void mem_pages_touch(void *p, size_t n_bytes)
+{
+#ifdef MADV_POPULATE_WRITE
+    madvise(p, n_bytes, MADV_POPULATE_WRITE); /* of older systems an error: only speed is lost */
+#else
+    (void)p;
+    (void)n_bytes;
+#endif
+}
+
 void mem_pages_free(void *p, size_t n_bytes)
 {
     if (p)

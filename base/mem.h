@@ -23,6 +23,9 @@ void mem_free(void *p);
  * caches and scratch. */
 void *mem_pages(size_t n_bytes);
 void mem_pages_free(void *p, size_t n_bytes);
+/* The system provides these pages now, not when they are first used; their contents stay. Where it
+ * cannot, nothing happens. */
+void mem_pages_touch(void *p, size_t n_bytes);
 
 /* For tests. n >= 0: the n-th allocation from now fails once; 0 is the next. n < 0: off.
  * mem_fail_hit: has it failed yet? */

@@ -317,7 +317,9 @@ void *cuda_host_alloc(device *d, size_t n_bytes);
 void cuda_host_free(device *d, void *at, size_t n_bytes);
 void cuda_move(device *d, const block_move *m);
 void cuda_moved(device *d);
-void cuda_pins_wait(cuda_pins *k, const char *at); /* until the block with this address is locked */
+void cuda_pins_wait(cuda_pins *k, const void *at, size_t n_bytes); /* until these are locked */
+/* Copies between the device and any memory of the host, on a stream of c. */
+cudaError_t cuda_copy_host(cuda_device *c, cudaStream_t stream, const block_move *m);
 
 /* peers.c */
 bool cuda_reaches(device *d, const device *other);

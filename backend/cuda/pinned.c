@@ -1,46 +1,35 @@
 /* pinned.c - page-locked host memory, which the GPU reads and writes by itself: blocks for
  * snapshots and for pages of keys, and the copies.
  *
- *     block   [....................]                  one allocation
- *     slab    [piece][piece][free ][piece]..          many small ones of one size: pages of keys
+ *     block   [....................]                  of the arena (host_arena.h)
+ *     slab    [piece][piece][free ][piece]..          a block of small ones of one size
  *
- * Locking pages takes longer than copying to them, because the system must provide them first. So a
- * thread locks them, and only a copy waits for it. A freed block stays locked for the next one of
- * about its size. Blocks in use and idle blocks together never exceed the most that was in use at
- * one time. Where locking fails, copies go through the driver's own buffers, which is slower.
- *
- * Slabs of a size grow with their number, and the next one is locked before the last is full: pages
- * leave the GPU in the middle of prompts and answers, which do not wait for memory. So slabs take
- * up to a quarter more than their pieces, SLAB_MOST at most.
+ * The system must provide memory before it can be locked, and locking may hold up launches of kernels
+ * by other threads. So a thread touches each section first and locks it then, a few ms at a time,
+ * and only a copy waits for it. Where locking fails, copies go through the driver's own buffers,
+ * which is slower.
  */
 #include "backend/cuda/cuda_int.h"
+#include "backend/host_arena.h"
 #include "base/mem.h"
 
 #include <pthread.h>
 #include <string.h>
 
 enum {
-    PINS = 1024,
-    PIN_ROUND = 2 << 20,
+    SLABS = 1024,
     PIECE_MOST = 16 << 20, /* larger ones are blocks */
     PIECE_ROUND = 4 << 10,
     SLAB_LEAST = PIECE_MOST,
     SLAB_MOST = 256 << 20
 };
 
-typedef enum pin_state { PIN_WAITS, PIN_WORKING, PIN_LOCKED, PIN_PLAIN } pin_state;
-
-typedef struct pin {
+typedef struct slab {
     char *at; /* NULL: a free entry */
-    size_t n_bytes;
-    pin_state state;
-    bool used;
-    uint64_t freed; /* the count of frees at that time */
-    /* Of a slab. Free pieces that were in use hold the address of the next one. */
-    size_t piece; /* 0: a block */
-    char *free_piece;
+    size_t n_bytes, piece;
+    char *free_piece;                  /* each holds the address of the next one */
     size_t n_pieces, n_fresh, n_taken; /* n_fresh: never taken so far: those from there on */
-} pin;
+} slab;
 
 struct cuda_pins {
     pthread_mutex_t lock;
@@ -48,48 +37,41 @@ struct cuda_pins {
     pthread_t thread;
     bool started, closing;
     int32_t gpu;
-    pin at[PINS];
-    size_t used_bytes, idle_bytes, most_bytes; /* most: the largest used_bytes so far */
-    uint64_t clock;
+    host_arena arena;
+    slab slab[SLABS];
 };
 
 /* ---- The thread that locks ---------------------------------------------------------------- */
 
-static pin *next_waiting(cuda_pins *k)
-{
-    for (int i = 0; i < PINS; i++)
-        if (k->at[i].at && k->at[i].state == PIN_WAITS)
-            return &k->at[i];
-    return NULL;
-}
-
-static void *lock_blocks(void *arg)
+static void *lock_sections(void *arg)
 {
     cuda_pins *k = arg;
     cudaSetDevice(k->gpu);
     pthread_mutex_lock(&k->lock);
     while (!k->closing) {
-        pin *p = next_waiting(k);
-        if (!p) {
+        char *at = host_arena_next(&k->arena);
+        if (!at) {
             pthread_cond_wait(&k->changed, &k->lock);
             continue;
         }
-        p->state = PIN_WORKING; /* so that shrink leaves the block alone */
-        char *at = p->at;
-        size_t n = p->n_bytes;
         pthread_mutex_unlock(&k->lock);
-        bool ok = cudaHostRegister(at, n, cudaHostRegisterPortable) == cudaSuccess;
+        mem_pages_touch(at, HOST_SECTION);
+        bool ok = cudaHostRegister(at, HOST_SECTION, cudaHostRegisterPortable) == cudaSuccess;
         if (!ok)
             cudaGetLastError();
         pthread_mutex_lock(&k->lock);
-        p->state = ok ? PIN_LOCKED : PIN_PLAIN;
+        host_arena_done(&k->arena, at, ok);
         pthread_cond_broadcast(&k->changed);
     }
     pthread_mutex_unlock(&k->lock);
     return NULL;
 }
 
-/* ---- Blocks -------------------------------------------------------------------------------- */
+static void unlock_section(char *at)
+{
+    if (cudaHostUnregister(at) != cudaSuccess)
+        cudaGetLastError();
+}
 
 status cuda_pins_open(cuda_pins **out, int32_t gpu, err *e)
 {
@@ -111,14 +93,6 @@ status cuda_pins_open(cuda_pins **out, int32_t gpu, err *e)
     return OK;
 }
 
-static void drop(pin *p)
-{
-    if (p->state == PIN_LOCKED && cudaHostUnregister(p->at) != cudaSuccess)
-        cudaGetLastError();
-    mem_pages_free(p->at, p->n_bytes);
-    *p = (pin){0};
-}
-
 void cuda_pins_close(cuda_pins *k)
 {
     if (!k)
@@ -129,232 +103,196 @@ void cuda_pins_close(cuda_pins *k)
     pthread_mutex_unlock(&k->lock);
     if (k->started)
         pthread_join(k->thread, NULL);
-    for (int i = 0; i < PINS; i++)
-        if (k->at[i].at)
-            drop(&k->at[i]);
+    host_arena_close(&k->arena, unlock_section);
     pthread_cond_destroy(&k->changed);
     pthread_mutex_destroy(&k->lock);
     mem_free(k);
 }
 
-/* The smallest idle block that fits n bytes and wastes little. */
-static pin *find_idle(cuda_pins *k, size_t n)
-{
-    pin *best = NULL;
-    for (int i = 0; i < PINS; i++) {
-        pin *p = &k->at[i];
-        if (p->at && !p->used && !p->piece && p->n_bytes >= n && p->n_bytes - n <= n / 4 &&
-            (!best || p->n_bytes < best->n_bytes))
-            best = p;
-    }
-    return best;
-}
-
-/* Frees idle blocks, the longest idle first, until n more bytes keep the bound at the top of this
- * file. */
-static void shrink(cuda_pins *k, size_t n)
-{
-    size_t most = k->most_bytes > k->used_bytes + n ? k->most_bytes : k->used_bytes + n;
-    while (k->idle_bytes && k->used_bytes + k->idle_bytes + n > most) {
-        pin *oldest = NULL;
-        for (int i = 0; i < PINS; i++) {
-            pin *p = &k->at[i];
-            if (p->at && !p->used && p->state != PIN_WORKING &&
-                (!oldest || p->freed < oldest->freed))
-                oldest = p;
-        }
-        if (!oldest)
-            return;
-        k->idle_bytes -= oldest->n_bytes;
-        drop(oldest);
-    }
-}
-
-/* piece: of a slab; 0: a block. */
-static pin *make_pin(cuda_pins *k, size_t n, size_t piece)
-{
-    pin *p = NULL;
-    for (int i = 0; i < PINS && !p; i++)
-        if (!k->at[i].at)
-            p = &k->at[i];
-    shrink(k, n);
-    char *at = p ? mem_pages(n) : NULL;
-    if (!at)
-        return NULL;
-    if (!k->started)
-        k->started = !pthread_create(&k->thread, NULL, lock_blocks, k);
-    *p = (pin){.at = at,
-               .n_bytes = n,
-               .state = k->started ? PIN_WAITS : PIN_PLAIN,
-               .piece = piece,
-               .n_pieces = piece ? n / piece : 0};
-    pthread_cond_broadcast(&k->changed);
-    return p;
-}
-
-static void use(cuda_pins *k, pin *p)
-{
-    if (p->used)
-        return;
-    p->used = true;
-    k->used_bytes += p->n_bytes;
-    k->most_bytes = k->used_bytes > k->most_bytes ? k->used_bytes : k->most_bytes;
-}
-
-static void unuse(cuda_pins *k, pin *p)
-{
-    p->used = false;
-    p->freed = ++k->clock;
-    k->used_bytes -= p->n_bytes;
-    k->idle_bytes += p->n_bytes;
-}
+/* ---- Blocks and pieces --------------------------------------------------------------------- */
 
 static void *take_block(cuda_pins *k, size_t n_bytes)
 {
-    size_t n = (n_bytes + PIN_ROUND - 1) / PIN_ROUND * PIN_ROUND;
-    if (n < n_bytes)
-        return NULL;
-    pin *p = find_idle(k, n);
-    if (p)
-        k->idle_bytes -= p->n_bytes;
-    else
-        p = make_pin(k, n, 0);
-    if (p)
-        use(k, p);
-    return p ? p->at : NULL;
+    void *at = host_arena_take(&k->arena, n_bytes);
+    if (at && !k->started)
+        k->started = !pthread_create(&k->thread, NULL, lock_sections, k);
+    pthread_cond_broadcast(&k->changed);
+    return at;
 }
 
-/* ---- Slabs --------------------------------------------------------------------------------- */
-
-/* All slabs of a size. */
-typedef struct slab_sum {
-    pin *room; /* one with a free piece, in use if there is such a one; or NULL */
-    size_t n_bytes, n_free;
-} slab_sum;
-static slab_sum slabs_of(cuda_pins *k, size_t piece)
+static size_t piece_of(size_t n_bytes)
 {
-    slab_sum s = {NULL, 0, 0};
-    for (int i = 0; i < PINS; i++) {
-        pin *p = &k->at[i];
-        if (!p->at || p->piece != piece)
-            continue;
-        s.n_bytes += p->n_bytes;
-        s.n_free += p->n_pieces - p->n_taken;
-        if (p->n_taken < p->n_pieces && (!s.room || (p->used && !s.room->used)))
-            s.room = p;
+    n_bytes = n_bytes ? n_bytes : 1;
+    return (n_bytes + PIECE_ROUND - 1) / PIECE_ROUND * PIECE_ROUND;
+}
+
+/* A slab with a free piece; else a new one, as large as all of its size before it. */
+static slab *slab_for(cuda_pins *k, size_t piece)
+{
+    slab *unused = NULL;
+    size_t n_all = 0;
+    for (int i = 0; i < SLABS; i++) {
+        slab *s = &k->slab[i];
+        if (s->at && s->piece == piece && s->n_taken < s->n_pieces)
+            return s;
+        n_all += s->at && s->piece == piece ? s->n_bytes : 0;
+        unused = s->at || unused ? unused : s;
     }
-    return s;
-}
-
-/* As large as all slabs of its size before it. */
-static pin *make_slab(cuda_pins *k, size_t piece, size_t n_bytes)
-{
-    size_t n = n_bytes < SLAB_LEAST ? SLAB_LEAST : n_bytes < SLAB_MOST ? n_bytes : SLAB_MOST;
-    return make_pin(k, n / piece * piece, piece);
+    size_t n = n_all < SLAB_LEAST ? SLAB_LEAST : n_all < SLAB_MOST ? n_all : SLAB_MOST;
+    char *at = unused ? take_block(k, n) : NULL;
+    if (!at)
+        return NULL;
+    *unused = (slab){.at = at, .n_bytes = n, .piece = piece, .n_pieces = n / piece};
+    return unused;
 }
 
 static void *take_piece(cuda_pins *k, size_t n_bytes)
 {
-    size_t piece = (n_bytes + PIECE_ROUND - 1) / PIECE_ROUND * PIECE_ROUND;
-    slab_sum s = slabs_of(k, piece);
-    pin *p = s.room;
-    if (p && !p->used)
-        k->idle_bytes -= p->n_bytes;
-    if (!p && !(p = make_slab(k, piece, s.n_bytes)))
+    slab *s = slab_for(k, piece_of(n_bytes));
+    if (!s)
         return NULL;
-    use(k, p);
-    char *at = p->free_piece;
+    char *at = s->free_piece;
     if (at)
-        memcpy(&p->free_piece, at, sizeof p->free_piece);
+        memcpy(&s->free_piece, at, sizeof s->free_piece);
     else
-        at = p->at + piece * p->n_fresh++;
-    p->n_taken++;
-    if (s.n_bytes && s.n_free * piece < s.n_bytes / 4 && s.n_free * piece < SLAB_MOST) {
-        p = make_slab(k, piece, s.n_bytes); /* ahead of time; without it the next take makes one */
-        k->idle_bytes += p ? p->n_bytes : 0;
-    }
+        at = s->at + s->piece * s->n_fresh++;
+    s->n_taken++;
     return at;
 }
 
-static void give_piece(cuda_pins *k, pin *p, char *at)
+/* Another slab of its size has free pieces, so this one would be idle for long. */
+static bool is_spare(const cuda_pins *k, const slab *s)
 {
-    memcpy(at, &p->free_piece, sizeof p->free_piece);
-    p->free_piece = at;
-    if (!--p->n_taken)
-        unuse(k, p);
+    for (int i = 0; i < SLABS; i++) {
+        const slab *o = &k->slab[i];
+        if (o != s && o->at && o->piece == s->piece && o->n_taken < o->n_pieces)
+            return true;
+    }
+    return false;
+}
+
+static void give_piece(cuda_pins *k, char *at)
+{
+    for (int i = 0; i < SLABS; i++) {
+        slab *s = &k->slab[i];
+        if (!s->at || at < s->at || at >= s->at + s->n_bytes)
+            continue;
+        memcpy(at, &s->free_piece, sizeof s->free_piece);
+        s->free_piece = at;
+        if (!--s->n_taken && is_spare(k, s)) {
+            host_arena_give(&k->arena, s->at, s->n_bytes);
+            *s = (slab){0};
+        }
+        return;
+    }
 }
 
 void *cuda_host_alloc(device *d, size_t n_bytes)
 {
     cuda_pins *k = cuda_select(d)->pins;
     pthread_mutex_lock(&k->lock);
-    void *at =
-        n_bytes <= PIECE_MOST ? take_piece(k, n_bytes ? n_bytes : 1) : take_block(k, n_bytes);
+    void *at = n_bytes <= PIECE_MOST ? take_piece(k, n_bytes) : take_block(k, n_bytes);
     pthread_mutex_unlock(&k->lock);
     return at;
-}
-
-/* The block that contains an address. */
-static pin *find(cuda_pins *k, const char *at)
-{
-    for (int i = 0; i < PINS; i++) {
-        pin *p = &k->at[i];
-        if (p->at && at >= p->at && at < p->at + p->n_bytes)
-            return p;
-    }
-    return NULL;
 }
 
 void cuda_host_free(device *d, void *at, size_t n_bytes)
 {
     cuda_device *c = d->self;
     cuda_pins *k = c->pins;
-    (void)n_bytes;
     if (!at || c->stalled) /* a copy to it may be under way for ever */
         return;
     pthread_mutex_lock(&k->lock);
-    pin *p = find(k, at);
-    if (p && p->piece)
-        give_piece(k, p, at);
-    else if (p)
-        unuse(k, p);
+    if (n_bytes <= PIECE_MOST)
+        give_piece(k, at);
+    else
+        host_arena_give(&k->arena, at, n_bytes);
     pthread_mutex_unlock(&k->lock);
 }
 
-void cuda_pins_wait(cuda_pins *k, const char *at)
+void cuda_pins_wait(cuda_pins *k, const void *at, size_t n_bytes)
 {
     pthread_mutex_lock(&k->lock);
-    pin *p = find(k, at);
-    while (p && (p->state == PIN_WAITS || p->state == PIN_WORKING))
+    while (k->started && !host_arena_ready(&k->arena, at, n_bytes))
         pthread_cond_wait(&k->changed, &k->lock);
     pthread_mutex_unlock(&k->lock);
 }
 
 /* ---- Copies -------------------------------------------------------------------------------- */
 
+/* Rows of one copy; the pitches are from one to the next. */
+typedef struct host_rows {
+    char *host, *dev;
+    size_t host_pitch, dev_pitch, width;
+    int32_t n;
+    bool load;
+} host_rows;
+
+static cudaError_t copy_rows(cudaStream_t stream, const host_rows *r)
+{
+    enum { PITCH_MAX = 1 << 30 }; /* half of the GPUs' limit */
+    enum cudaMemcpyKind kind = r->load ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    cudaError_t x = cudaSuccess;
+    if (r->n > 1 && r->host_pitch <= PITCH_MAX && r->dev_pitch <= PITCH_MAX)
+        return r->load ? cudaMemcpy2DAsync(r->dev, r->dev_pitch, r->host, r->host_pitch, r->width,
+                                           (size_t)r->n, kind, stream)
+                       : cudaMemcpy2DAsync(r->host, r->host_pitch, r->dev, r->dev_pitch, r->width,
+                                           (size_t)r->n, kind, stream);
+    for (int32_t i = 0; i < r->n && !x; i++) {
+        char *host = r->host + (size_t)i * r->host_pitch, *dev = r->dev + (size_t)i * r->dev_pitch;
+        x = cudaMemcpyAsync(r->load ? dev : host, r->load ? host : dev, r->width, kind, stream);
+    }
+    return x;
+}
+
+/* Sections are locked one by one, and a copy is of one of them alone: whole rows as long as they
+ * are inside it, then the row that goes on in the next one. */
+static cudaError_t copy_by_sections(cudaStream_t stream, host_rows r)
+{
+    cudaError_t x = cudaSuccess;
+    while (r.n && !x) {
+        size_t left = host_section_left(r.host);
+        size_t inside = left < r.width ? 0 : 1 + (left - r.width) / r.host_pitch;
+        host_rows now = r;
+        if (inside) {
+            now.n = inside < (size_t)r.n ? (int32_t)inside : r.n;
+            x = copy_rows(stream, &now);
+        } else {
+            now.n = 1;
+            for (size_t done = 0; done < r.width && !x; done += now.width) {
+                now.host = r.host + done;
+                now.dev = r.dev + done;
+                left = host_section_left(now.host);
+                now.width = r.width - done < left ? r.width - done : left;
+                x = copy_rows(stream, &now);
+            }
+        }
+        r.host += (size_t)now.n * r.host_pitch;
+        r.dev += (size_t)now.n * r.dev_pitch;
+        r.n -= now.n;
+    }
+    return x;
+}
+
+cudaError_t cuda_copy_host(cuda_device *c, cudaStream_t stream, const block_move *m)
+{
+    if (m->n < 1 || !m->n_bytes)
+        return cudaSuccess;
+    const host_rows r = {.host = m->host,
+                         .dev = m->dev,
+                         .host_pitch = m->host_stride,
+                         .dev_pitch = m->dev_stride,
+                         .width = m->n_bytes,
+                         .n = m->n,
+                         .load = m->load};
+    cuda_pins_wait(c->pins, m->host, (size_t)(m->n - 1) * m->host_stride + m->n_bytes);
+    return copy_by_sections(stream, r);
+}
+
 void cuda_move(device *d, const block_move *m)
 {
     cuda_device *c = cuda_select(d);
-    const size_t pitch_max = (size_t)1 << 30; /* half of the GPUs' limit */
-    enum cudaMemcpyKind kind = m->load ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
-    char *to = m->load ? m->dev : m->host;
-    const char *from = m->load ? m->host : m->dev;
-    size_t to_stride = m->load ? m->dev_stride : m->host_stride;
-    size_t from_stride = m->load ? m->host_stride : m->dev_stride;
-    cuda_select(&c->dev);
-    cuda_pins_wait(c->pins, m->host);
-    if (m->n > 1 && to_stride <= pitch_max && from_stride <= pitch_max) {
-        cuda_ok(c, NULL,
-                cudaMemcpy2DAsync(to, to_stride, from, from_stride, m->n_bytes, (size_t)m->n, kind,
-                                  c->stream),
-                "moving keys and values");
-        return;
-    }
-    for (int32_t i = 0; i < m->n; i++)
-        cuda_ok(c, NULL,
-                cudaMemcpyAsync(to + (size_t)i * to_stride, from + (size_t)i * from_stride,
-                                m->n_bytes, kind, c->stream),
-                "moving keys and values");
+    cuda_ok(c, NULL, cuda_copy_host(c, c->stream, m), "moving keys and values");
 }
 
 void cuda_moved(device *d)

@@ -348,8 +348,60 @@ static void check_failures(rig *g, paged *k)
 }
 #endif
 
+/* Rows between a device and a block of host memory, which is locked section by section: rows of
+ * every width, in and beside sections, at even and odd distances. */
+static void check_block_moves(rig *g)
+{
+    enum { N_BYTES = 75 << 20, DEVICE = 40 << 20, MOVES_OF_BLOCK = 200 };
+    char *dev = g->gpu->alloc(g->gpu, DEVICE), *host = g->gpu->host_alloc(g->gpu, N_BYTES);
+    char *want = mem_alloc(N_BYTES), *image = mem_alloc(DEVICE);
+    double differ = 0;
+    for (int32_t i = 0; dev && host && want && image && i < MOVES_OF_BLOCK; i++) {
+        const size_t width = 1 + rng_below(&g->rng, i % 3 ? 5000 : 20 << 20);
+        const size_t room = (size_t)DEVICE / width, n = 1 + rng_below(&g->rng, room < 90 ? room : 90);
+        const size_t host_room = N_BYTES / n, dev_room = DEVICE / n;
+        const size_t wide = width < host_room && width < dev_room ? width : 1;
+        block_move m = {.dev_stride = wide + rng_below(&g->rng, dev_room - wide + 1),
+                        .host_stride = wide + rng_below(&g->rng, host_room - wide + 1),
+                        .n_bytes = wide,
+                        .n = (int32_t)n,
+                        .load = i % 2};
+        m.dev = dev + rng_below(&g->rng, DEVICE - (n - 1) * m.dev_stride - wide + 1);
+        m.host = host + rng_below(&g->rng, N_BYTES - (n - 1) * m.host_stride - wide + 1);
+        if (!i)
+            for (size_t b = 0; b < N_BYTES; b++)
+                want[b] = host[b] = (char)(b * 31 >> 3);
+        if (!i) {
+            memcpy(image, host, DEVICE);
+            g->gpu->upload(g->gpu, dev, image, DEVICE);
+        }
+        for (size_t k = 0; k < n; k++) {
+            char *at = image + (m.dev - dev) + k * m.dev_stride;
+            char *to = want + (m.host - host) + k * m.host_stride;
+            memcpy(m.load ? at : to, m.load ? to : at, wide);
+        }
+        device_move(g->gpu, &m);
+        device_moved(g->gpu);
+        if (i % 20 == 0 || i == MOVES_OF_BLOCK - 1)
+            for (size_t b = 0; b < N_BYTES; b++)
+                differ += host[b] != want[b];
+    }
+    if (dev && host && want && image)
+        verdict(g, "block moves", "bytes that differ", differ, 0);
+    else
+        failed(g, "block moves", "no memory");
+    if (host)
+        g->gpu->host_free(g->gpu, host, N_BYTES);
+    if (dev)
+        g->gpu->release(g->gpu, dev, DEVICE);
+    mem_free(want);
+    mem_free(image);
+}
+
 void check_page_moves(rig *g)
 {
+    if (my_turn(g, "block moves"))
+        check_block_moves(g);
     if (!my_turn(g, "page moves"))
         return;
     paged *k = mem_calloc(1, sizeof *k);

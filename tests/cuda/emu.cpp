@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <dlfcn.h>
 #include <map>
+#include <iterator>
 #include <numeric>
+#include <pthread.h>
 #include <set>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -857,9 +859,31 @@ cudaError_t cudaFreeHost(void *p)
     free(p);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind,
+/* What is locked, by address. A copy from or to locked memory stays inside one such range. */
+static pthread_mutex_t locked_mutex = PTHREAD_MUTEX_INITIALIZER;
+static std::map<const char *, size_t> locked;
+
+static bool in_one_range(const void *host, size_t n)
+{
+    const char *at = (const char *)host;
+    pthread_mutex_lock(&locked_mutex);
+    auto after = locked.upper_bound(at);
+    bool reached = after != locked.end() && after->first < at + n; /* begins outside */
+    if (after != locked.begin() && !reached) {
+        auto before = std::prev(after);
+        const char *end = before->first + before->second;
+        reached = at < end && at + n > end;
+    }
+    pthread_mutex_unlock(&locked_mutex);
+    return !reached;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind,
                             cudaStream_t s)
 {
+    if (kind != cudaMemcpyDeviceToDevice &&
+        !in_one_range(kind == cudaMemcpyHostToDevice ? from : to, n))
+        return last_error = cudaErrorInvalidValue;
     if (emu_records(s))
         return record_copy(s, to, from, n, 0);
     if (!may_run(s, to, n))
@@ -888,8 +912,11 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                             kind, s);
     return r;
 }
-cudaError_t cudaHostRegister(void *, size_t, unsigned)
+cudaError_t cudaHostRegister(void *at, size_t n, unsigned)
 {
+    pthread_mutex_lock(&locked_mutex);
+    locked[(const char *)at] = n;
+    pthread_mutex_unlock(&locked_mutex);
     return cudaSuccess;
 }
 cudaError_t cudaHostGetDevicePointer(void **to, void *p, unsigned)
@@ -898,9 +925,12 @@ cudaError_t cudaHostGetDevicePointer(void **to, void *p, unsigned)
     return cudaSuccess;
 }
 
-cudaError_t cudaHostUnregister(void *)
+cudaError_t cudaHostUnregister(void *at)
 {
-    return cudaSuccess;
+    pthread_mutex_lock(&locked_mutex);
+    bool was = locked.erase((const char *)at) > 0;
+    pthread_mutex_unlock(&locked_mutex);
+    return was ? cudaSuccess : last_error = cudaErrorInvalidValue;
 }
 cudaError_t cudaMemsetAsync(void *to, int v, size_t n, cudaStream_t s)
 {

@@ -174,29 +174,19 @@ static segments segments_of(const row_store *s, int32_t n_stores, int32_t place)
     return g;
 }
 
-enum { PITCH_MAX = 1 << 30 }; /* half of the GPUs' limit */
-
-static cudaError_t copy_segments(cudaStream_t stream, const segments *g, char *host, bool in)
-{
-    enum cudaMemcpyKind kind = in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
-    size_t pitch[] = {g->pitch, g->width}; /* of the device, of the host */
-    cudaError_t r = cudaSuccess;
-    if (g->pitch <= PITCH_MAX)
-        return cudaMemcpy2DAsync(in ? g->at : host, pitch[!in], in ? host : g->at, pitch[in],
-                                 g->width, (size_t)g->n, kind, stream);
-    for (int32_t i = 0; i < g->n && !r; i++) {
-        char *at = g->at + (size_t)i * g->pitch, *to = host + (size_t)i * g->width;
-        r = cudaMemcpyAsync(in ? at : to, in ? to : at, g->width, kind, stream);
-    }
-    return r;
-}
-
-static bool copy_page(cudaStream_t stream, const row_store *store, int32_t n_stores, int32_t place,
+static bool copy_page(cuda_moves *k, const row_store *store, int32_t n_stores, int32_t place,
                       char *host, bool in)
 {
     for (int32_t i = 0; i < n_stores;) {
         segments g = segments_of(&store[i], n_stores - i, place);
-        if (!fine(copy_segments(stream, &g, host, in)))
+        const block_move m = {.dev = g.at,
+                              .host = host,
+                              .dev_stride = g.pitch,
+                              .host_stride = g.width,
+                              .n_bytes = g.width,
+                              .n = g.n,
+                              .load = in};
+        if (!fine(cuda_copy_host(k->c, in ? k->in : k->out, &m)))
             return false;
         host += g.width * (size_t)g.n;
         i += g.n_stores;
@@ -212,9 +202,9 @@ static bool moves_move(void *self, int32_t move, const row_store *store, int32_t
     cudaStream_t stream = in ? k->in : k->out;
     if (!k->begun)
         return false;
-    cuda_pins_wait(cuda_select(&k->c->dev)->pins, host);
+    cuda_select(&k->c->dev);
     m->state = PAGE_MOVING;
-    if (copy_page(stream, store, n_stores, place, host, in) &&
+    if (copy_page(k, store, n_stores, place, host, in) &&
         fine(cudaEventRecord(m->copied, stream)))
         return true;
     fine(cudaStreamSynchronize(stream)); /* nothing may be written later */
