@@ -15,6 +15,8 @@
 
 enum {
     EXPERT_CHUNKS = 2,     /* chunks are so much longer where not all experts are on the GPU */
+    ROOMY_CHUNKS = 2,      /* and where their memory is at most one part */
+    ROOMY_PARTS = 16,      /* in so many of what the session leaves */
     ROWS_SMALL = 32,       /* counts of rows up to here are planned one by one */
     DRAFT_DEFAULT = 15,    /* drafted tokens a round, unless more are asked for */
     ANSWER_ROWS_MAX = 128, /* of a batch: 128 MiB of logits at 262144 ids */
@@ -72,6 +74,27 @@ static status longest_fit(const carat_model *m, session_shape *shape, err *e)
         int64_t all = (int64_t)pages_of(shape->n_ctx) * KV_PAGE * shape->n_seqs;
         shape->n_pool = all < shape->n_pool ? (int32_t)all : shape->n_pool;
     }
+}
+
+/* Longer chunks, where their scratch and rings take little of the memory that is left. Weights made
+ * bf16, and experts, then serve twice as many rows. Only for a single timeline on one GPU: others
+ * would wait for the end of the pass, and stages want short chunks. */
+static status longer_chunk(const carat_model *m, session_shape *shape, err *e)
+{
+    carat_memory_plan plan, longer;
+    session_shape s = *shape;
+    status st;
+    s.chunk = s.n_ctx / ROOMY_CHUNKS < s.chunk ? s.n_ctx : s.chunk * ROOMY_CHUNKS;
+    if (m->n_sides > 1 || m->dev->host_memory || s.n_seqs > 1 || shape_is_paged(&s) ||
+        s.chunk <= shape->chunk)
+        return OK;
+    if ((st = plan_costs(m, shape, NULL, &plan, e)) || (st = plan_costs(m, &s, NULL, &longer, e)))
+        return st;
+    const uint64_t more = longer.total_bytes - plan.total_bytes;
+    if (longer.total_bytes < plan.available_bytes &&
+        more <= (plan.available_bytes - plan.total_bytes) / ROOMY_PARTS)
+        *shape = s;
+    return OK;
 }
 
 /* How many tokens are drafted at most, and the rows that check them. The logits of a row take
@@ -179,6 +202,9 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     shape->kv_resident = chosen ? -1 : shape->kv_resident;
     if (shape->chunk > shape->n_ctx)
         shape->chunk = shape->n_ctx;
+    if (!opt->chunk && !m->fit.chunk && !m->fit.trying && !m->experts && !m->core.encoder &&
+        (st = longer_chunk(m, shape, e)))
+        return st;
     if ((st = sparse_fits(shape->sparse, shape, e)))
         return st;
     return paging_shape(m, shape, e);

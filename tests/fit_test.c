@@ -39,6 +39,7 @@ typedef struct fitted {
     carat_fit fit;
     bool q8;
     int32_t n_ctx, n_layers, n_slots; /* layers on the GPU; all experts: INT32_MAX */
+    int32_t chunk;
     uint64_t total_bytes;
     char text[400], kv[16];
 } fitted;
@@ -62,6 +63,7 @@ static fitted fit_with(const char *path, int64_t mib, carat_model_options mo,
     f.fit = i.fit;
     f.q8 = !strcmp(i.fit_kv, "q8_0");
     f.n_ctx = p.n_ctx;
+    f.chunk = p.chunk;
     f.n_layers = p.device[0].n_layers;
     f.n_slots = carat_experts(m, &x) ? x.n_slots : i.fit >= CARAT_FIT_EXPERTS ? 0 : INT32_MAX;
     f.total_bytes = p.device[0].total_bytes;
@@ -199,6 +201,68 @@ TEST(fit_keeps_what_options_say)
     f = fit_with(path, 7808, (carat_model_options){.cpu_experts = true}, &so);
     CHECK_OK(f.st, f.e);
     CHECK(f.n_slots == INT32_MAX && f.fit <= CARAT_FIT_KEYS && f.n_layers == 30);
+    unlink(path);
+}
+
+/* Chunks of 4,096 rows from the MiB on in which their memory is a sixteenth of what is left. */
+TEST(fit_takes_longer_chunks_where_memory_is_plenty)
+{
+    static const char *const of[] = {"31b", "qwen3.6-35b-a3b"};
+    char path[128];
+    for (int i = 0; i < 2; i++) {
+        uint64_t bytes[2];
+        fitted f;
+        write_hollow(of[i], "q4_k_m", path);
+        carat_session_options so = {.n_ctx = 16384, .n_outputs = 1};
+        for (int k = 0; k < 2; k++) { /* chunks that options name are kept */
+            so.chunk = 2048 << k;
+            f = fit_with(path, 1 << 20, (carat_model_options){0}, &so);
+            CHECK_OK(f.st, f.e);
+            CHECK_EQ(f.chunk, so.chunk);
+            bytes[k] = f.total_bytes;
+        }
+        so.chunk = 0;
+        CHECK(bytes[1] > bytes[0]);
+        const uint64_t room = bytes[0] + 16 * (bytes[1] - bytes[0]);
+        const int64_t mib = (int64_t)((room + (1 << 20) - 1) >> 20);
+        for (int64_t k = -1; k < 2; k++) {
+            f = fit_with(path, mib + k, (carat_model_options){0}, &so);
+            CHECK_OK(f.st, f.e);
+            CHECK_EQ(f.chunk, k < 0 ? 2048 : 4096);
+            CHECK_EQ(f.total_bytes, bytes[k >= 0]);
+        }
+        so.n_ctx = 3000;
+        f = fit_with(path, 1 << 20, (carat_model_options){0}, &so);
+        CHECK_OK(f.st, f.e);
+        CHECK_EQ(f.chunk, 3000);
+        unlink(path);
+    }
+}
+
+/* In a batch of several slots others would wait for the end of a long pass, and so would stages. */
+TEST(fit_keeps_short_chunks_where_others_wait)
+{
+    char path[128];
+    carat_model *m;
+    carat_memory_plan p;
+    carat_error e = {0};
+    carat_batch_options bo = {.session = {.n_ctx = 16384, .n_outputs = 1}};
+    carat_model_options o = {.vocab_only = true, .plan_gpu_mb = {1 << 20}};
+    write_hollow("e4b", "q4_k_m", path);
+    for (int32_t n = 1; n < 3; n++) {
+        bo.n_slots = n;
+        CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+        CHECK_OK(carat_plan_batch(m, &bo, &p, &e), e);
+        CHECK_EQ(p.chunk, n == 1 ? 4096 : 2048);
+        carat_model_close(m);
+    }
+    o.plan_gpu_mb[1] = 1 << 20;
+    o.session = &bo.session;
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_OK(carat_plan(m, &bo.session, &p, &e), e);
+    CHECK_EQ(p.n_devices, 2);
+    CHECK_EQ(p.chunk, 2048);
+    carat_model_close(m);
     unlink(path);
 }
 
