@@ -98,7 +98,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static bool read_each_other(device *const *dev, int32_t n)
+bool ranks_read_each_other(device *const *dev, int32_t n)
 {
     bool all = true;
     for (int32_t i = 0; i < n && all; i++)
@@ -119,7 +119,7 @@ void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg)
         r->met[i] = false;
         r->dev[i] = of[i].dev;
     }
-    r->direct = read_each_other(r->dev, r->n);
+    r->direct = ranks_read_each_other(r->dev, r->n);
     pthread_mutex_unlock(&r->lock);
     run_turn(r, 0);
     wait_turn(r, 0); /* the others have returned */
@@ -449,7 +449,7 @@ status ranks_open(ranks **out, int32_t n, err *e)
     return OK;
 }
 
-static bool have_own_gpus(device *const *dev, int32_t n)
+bool ranks_have_own_gpus(device *const *dev, int32_t n)
 {
     bool own = true;
     for (int32_t i = 1; i < n; i++)
@@ -463,8 +463,8 @@ status ranks_open_inboxes(ranks *r, device *const *dev, int32_t cols, err *e)
     const size_t n_bytes = rank_inbox_bytes(r->n, cols);
     if (r->n < 2 || !dev[0]->open_inbox)
         return OK;
-    r->reached = read_each_other(dev, r->n);
-    r->apart = have_own_gpus(dev, r->n) && !atomic_flag_test_and_set(&some_apart);
+    r->reached = ranks_read_each_other(dev, r->n);
+    r->apart = ranks_have_own_gpus(dev, r->n) && !atomic_flag_test_and_set(&some_apart);
     for (int32_t i = 0; i < r->n; i++) {
         r->dev[i] = dev[i];
         if (!(r->inbox[i] = dev[i]->open_inbox(dev[i], n_bytes, r->reached))) {

@@ -26,6 +26,10 @@ status ranks_open(ranks **r, int32_t n, err *e);
  * no inbox was opened. */
 status ranks_open_inboxes(ranks *r, device *const *dev, int32_t cols, err *e);
 void ranks_close(ranks *r); /* NULL is allowed */
+/* Is each device's memory read by the kernels of all others? Then inboxes are there, else in the
+ * host's. Has each a GPU of its own? dev: [n] */
+bool ranks_read_each_other(device *const *dev, int32_t n);
+bool ranks_have_own_gpus(device *const *dev, int32_t n);
 /* fn of every rank, in turns. of: [n] their passes. One call at a time; any thread. */
 void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg);
 

@@ -535,6 +535,18 @@ static status try_gpus(carat_model *m, const carat_model_options *opt, gpu_choic
                : err_set(e, st, "%s", why.text);
 }
 
+/* Of the GPUs that were tried, those that have been passed over are not tried again. */
+static void forget_lost(uint64_t *n_bytes, const stage_list *tried, const stage_list *left)
+{
+    for (int32_t i = 0; i < tried->n; i++) {
+        bool lost = true;
+        for (int32_t k = 0; k < left->n; k++)
+            lost &= tried->gpu[i] != left->gpu[k];
+        if (lost)
+            n_bytes[tried->gpu[i]] = 0;
+    }
+}
+
 /* The n GPUs with the most memory. */
 static stage_list largest(const uint64_t *n_bytes, int32_t n_gpus, int32_t n)
 {
@@ -574,18 +586,23 @@ static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_
     }
     for (int32_t n = 2; n <= n_gpus && best.level && !st; n++) {
         uint64_t last;
-        c.l = largest(n_bytes, n_gpus, n);
+        const stage_list all = c.l = largest(n_bytes, n_gpus, n);
         if (c.l.n < n)
             break;
+        c.l.open = true;
+        c.l.next = n_gpus;
         st = try_gpus(m, opt, &c, &last, e);
         if (!st && is_better(&c, &best))
             best = c;
-        most = c.level < CARAT_FIT_LAYERS ? n : most;
+        most = c.level < CARAT_FIT_LAYERS ? c.l.n : most;
+        forget_lost(n_bytes, &all, &c.l);
     }
     if (best.level >= CARAT_FIT_EXPERTS)
         best.l = largest(n_bytes, n_gpus, most);
     if (best.l.n) /* 0: no GPU says how much memory it has */
         *l = best.l;
+    l->open = true; /* one that is lost meanwhile is passed over; for one alone others are tried */
+    l->next = l->n > 1 ? n_gpus : l->gpu[0] + 1;
     close_devices(m);
     st = st ? st : open_gpus(m, opt, l, e);
     if (!st && !m->dev) /* another program has taken it; layers go to the CPU */

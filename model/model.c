@@ -494,6 +494,15 @@ static int32_t inbox_cols(const model *m)
     return m->n_embd + m->n_embd % 2;
 }
 
+/* GPUs that do not reach each other have their inboxes in the host's memory. */
+static bool inboxes_on_gpus(const model *m, device *main)
+{
+    device *dev[PASS_SIDES_MAX] = {NULL};
+    for (int32_t r = 0; r < m->n_ranks; r++)
+        dev[r] = device_of(m, main, r);
+    return m->n_ranks > 1 && main->open_inbox && ranks_read_each_other(dev, m->n_ranks);
+}
+
 status model_load(model *m, device *dev, carat_progress_fn progress, void *user, err *e)
 {
     m->dev[PASS_MAIN] = dev;
@@ -611,10 +620,8 @@ status model_plan(const model *m, device *dev, const kv_layout *kv, int32_t rows
         return failed;
     for (int32_t i = 0; i < m->n_tables; i++)
         c->side[m->tables[i].side].table_bytes += m->tables[i].n_bytes;
-    /* GPUs that do not reach each other have their inboxes in the host's memory. A plan does not
-     * know the links, so it counts the inboxes on the GPU in any case. */
-    for (int32_t r = 0; r < m->n_ranks && m->n_ranks > 1; r++)
-        if (device_of(m, dev, r)->open_inbox)
+    if (inboxes_on_gpus(m, dev))
+        for (int32_t r = 0; r < m->n_ranks; r++)
             c->side[r].table_bytes += rank_inbox_bytes(m->n_ranks, inbox_cols(m));
     for (int32_t i = 0; i < m->n_weights; i++) {
         const weight *w = m->weights[i];

@@ -37,8 +37,11 @@ static void meet(cuda_device *c, const cuda_device *other)
 
 bool cuda_reaches(device *d, const device *other)
 {
-    cuda_device *c = cuda_select(d);
     const cuda_device *o = other->self;
+    cuda_device *c = d->self;
+    if (c->plan_only) /* a plan is for GPUs that do */
+        return true;
+    cuda_select(d);
     meet(c, o);
     return !c->no_peers && (o->gpu == c->gpu || (o->gpu < 64 && c->direct >> o->gpu & 1));
 }

@@ -142,8 +142,10 @@ static status side_by_side(experts_rig *r, err *e)
 #ifdef EMU_CAN_FAIL
 static void set_restless(const carat_model *m, bool on)
 {
+    carat_expert_info info;
     for (int32_t i = 0; i < m->n_sides; i++)
-        model_device(m, i)->experts->set_restless(model_device(m, i), on);
+        if (carat_experts_on(m, i, &info))
+            model_device(m, i)->experts->set_restless(model_device(m, i), on);
 }
 
 /* Copies fail: into a slot, which changes nothing; for a prompt, whose pass fails alone. */
@@ -206,9 +208,11 @@ static status check_devices(experts_rig *r, const carat_session_options *so, err
     for (int32_t i = 0; i < r->some->n_sides; i++) {
         device *d = model_device(r->some, i);
         const carat_device_plan *p = &plan.device[i];
-        mute += !carat_experts_on(r->some, i, &info) || !info.n_hits || !info.n_misses ||
-                !info.n_streamed || !info.read_bytes || !(info.bus_bytes_s > 0) ||
-                !(info.wait_ms > 0) || info.device_bytes > p->expert_bytes;
+        if (!carat_experts_on(r->some, i, &info)) /* its layers have none */
+            continue;
+        mute += !info.n_hits || !info.n_misses || !info.n_streamed || !info.read_bytes ||
+                !(info.bus_bytes_s > 0) || !(info.wait_ms > 0) ||
+                info.device_bytes != p->expert_bytes;
         beyond += mem[i].used_bytes > p->total_bytes - p->reserve_bytes;
         wrong += d->experts->n_wrong(d);
         sum.n_experts += info.n_experts;

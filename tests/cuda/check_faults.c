@@ -39,18 +39,27 @@ static void set_patience(const carat_model *m, int32_t ms)
 }
 
 typedef struct failing {
-    const char *split; /* NULL: by layers */
+    const char *split, *experts; /* split NULL: by layers; experts: the part that has slots, or NULL */
     carat_model *m;
     carat_session *s;
     const fidelity *f;
     float *x;
 } failing;
 
+static const char *name_of(const failing *t)
+{
+    return t->split ? "rank" : t->experts ? "stage with slots" : "stage";
+}
+
 static status open_failing(failing *t, const char *path, err *e)
 {
     const carat_session_options so = {.n_ctx = 64, .chunk = 8, .checkpoint_mb = -1};
-    status st = carat_model_open(path, &(carat_model_options){.gpus = "0,0,0", .split = t->split},
-                                 &t->m, e);
+    const carat_model_options o = {.gpus = "0,0,0",
+                                   .split = t->split,
+                                   .experts_gpu = t->experts,
+                                   .experts_cpu = t->experts,
+                                   .n_threads = 1};
+    status st = carat_model_open(path, &o, &t->m, e);
     st = st ? st : carat_session_open(t->m, &so, &t->s, e);
     st = st ? st : carat_eval(t->s, t->f->tokens, PROMPT, t->x, NULL, e);
     for (int32_t i = 0; i < WARM && !st; i++) /* recorded and replayed */
@@ -136,10 +145,13 @@ static int hit(failing *t, int32_t k, moment when, err *e)
     return st ? -1 : when == IN_COPY ? at : n / 2;
 }
 
-static status check_fault(rig *g, const char *path, const fidelity *f, const char *split, int32_t k,
+static status check_fault(rig *g, const char *path, const fidelity *f, const failing *of, int32_t k,
                           moment when, emu_fault how, err *e)
 {
-    failing t = {.split = split, .f = f, .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
+    failing t = {.split = of->split,
+                 .experts = of->experts,
+                 .f = f,
+                 .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
     const int waits = emu_waits_forever();
     status st = t.x ? open_failing(&t, path, e) : err_memory(e, "a check", 0);
     int n = st ? 0 : hit(&t, k, when, e);
@@ -150,7 +162,7 @@ static status check_fault(rig *g, const char *path, const fidelity *f, const cha
         emu_fault_after(stream_of(t.m, k), n, how);
         int kept = 0, wrong = wrong_ends(&t, when != IN_TOKEN, &kept) + other_fails(&t, path);
         close_failing(&t);
-        const char *what = text("%s %d %s in %s", split ? "rank" : "stage", k,
+        const char *what = text("%s %d %s in %s", name_of(of), k,
                                 how == EMU_STALL ? "stalls" : "fails", moment_name[when]);
         char name[96];
         snprintf(name, sizeof name, "%s", what);
@@ -177,11 +189,14 @@ static void hold(void *user)
         nanosleep(&pause, NULL);
 }
 
-static status check_held(rig *g, const char *path, const fidelity *f, const char *split, int32_t k,
+static status check_held(rig *g, const char *path, const fidelity *f, const failing *of, int32_t k,
                          bool prompt, err *e)
 {
-    const char *what = split ? "rank" : "stage";
-    failing t = {.split = split, .f = f, .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
+    const char *what = name_of(of);
+    failing t = {.split = of->split,
+                 .experts = of->experts,
+                 .f = f,
+                 .x = mem_alloc((size_t)f->n_vocab * sizeof(float))};
     status st = t.x ? open_failing(&t, path, e) : err_memory(e, "a check", 0);
     if (!st) {
         set_patience(t.m, 500);
@@ -283,6 +298,53 @@ static status check_lost(rig *g, const char *path, err *e)
     return st;
 }
 
+/* A model that does not fit one GPU takes two. One of them is lost when it is opened for the n-th
+ * time: alone, beside the other, or after the choice. The model is on the other one, or on the CPU.
+ */
+static status check_lost_later(rig *g, err *e)
+{
+    enum { GPUS = 2, OPENS = 8 };
+    const carat_session_options so = {.n_ctx = 64, .chunk = 16, .checkpoint_mb = -1};
+    const carat_model_options o = {.gpu_mb = (int64_t)(g->gpu->reserve_bytes >> 20) + 4,
+                                   .session = &so};
+    int n_wrong = 0, n_lost = 0, n_kept = 0, n_told = 0;
+    status st = OK;
+    fidelity f;
+    fidelity_open(&f, "moe");
+    const char *path = fidelity_write(&f, NULL);
+    setenv("CARAT_PROMPTS", "bf16", 1);
+    for (int lost = 0; lost < GPUS && !st; lost++)
+        for (int n = 1; n <= OPENS && !st; n++) {
+            carat_model *m = NULL;
+            emu_lose_gpu_at(lost, n);
+            st = carat_model_open(path, &o, &m, e);
+            const bool came = emu_lost_gpu() == lost;
+            emu_lose_gpu(-1);
+            for (int32_t k = 0; !st && k < m->n_stages; k++) {
+                const device *d = device_bare(model_device(m, stage_side(m, k)));
+                n_wrong += came && d->kind == DEVICE_CUDA && d->number == lost;
+                n_kept += came && d->kind == DEVICE_CUDA;
+            }
+            n_wrong += !st && !came && m->n_stages != GPUS;
+            n_told += came && !st && tells_lost(m, lost);
+            n_lost += came;
+            carat_model_close(m);
+            if (!came)
+                break;
+        }
+    emu_lose_gpu(-1);
+    unsetenv("CARAT_PROMPTS");
+    unlink(path);
+    fidelity_close(&f);
+    if (!st)
+        verdict(g, "faults",
+                text("GPUs lost while they are chosen (%d times, %d models on the other, %d told): "
+                     "wrong devices",
+                     n_lost, n_kept, n_told),
+                n_wrong + (n_lost < 4) + (n_kept < n_lost) + (n_told < n_lost), 0);
+    return st;
+}
+
 /* A tensor split over all GPUs but the one that cannot be opened, whichever it is, which is told
  * once. What the GPUs are refused for is told: a model is split once. */
 static status check_lost_rank(rig *g, const char *path, err *e)
@@ -322,37 +384,48 @@ static status check_lost_rank(rig *g, const char *path, err *e)
 }
 #endif
 
-static void check_split(rig *g, const char *split)
+static void check_split(rig *g, const failing *of)
 {
     fidelity f;
     err e = {0};
     status st = OK;
+    const bool stages = !of->split && !of->experts;
     if (!my_turn(g, "faults"))
         return;
-    fidelity_open(&f, "qwen3");
-    const char *path = fidelity_write(&f, NULL);
-    if (!split)
+    fidelity_open(&f, of->experts ? "qwen3moe" : "qwen3");
+    const char *path =
+        fidelity_write(&f, of->experts ? &(fidelity_file){.type = NUM_Q8_0} : NULL);
+    if (stages)
         st = check_rings(g, &e);
 #ifdef EMU_CAN_FAIL
-    st = st ? st : split ? check_lost_rank(g, path, &e) : check_lost(g, path, &e);
+    if (of->split)
+        st = check_lost_rank(g, path, &e);
+    else if (stages)
+        st = st ? st : check_lost(g, path, &e);
+    if (stages)
+        st = st ? st : check_lost_later(g, &e);
 #endif
     for (int32_t k = g->brief; k < (g->brief ? 2 : STAGES) && !st; k++)
         for (int i = 0; i < MOMENTS && !st; i++) {
 #ifdef EMU_CAN_FAIL
-            st = check_fault(g, path, &f, split, k, (moment)i, EMU_FAIL, &e);
-            st = st ? st : check_fault(g, path, &f, split, k, (moment)i, EMU_STALL, &e);
+            st = check_fault(g, path, &f, of, k, (moment)i, EMU_FAIL, &e);
+            st = st ? st : check_fault(g, path, &f, of, k, (moment)i, EMU_STALL, &e);
 #else
-            st = i < IN_COPY ? check_held(g, path, &f, split, k, i == IN_PROMPT, &e) : OK;
+            st = i < IN_COPY ? check_held(g, path, &f, of, k, i == IN_PROMPT, &e) : OK;
 #endif
         }
     if (st)
         failed(g, "faults", e.text);
+    char counts[300];
+    snprintf(counts, sizeof counts, "%s.experts", path);
+    unlink(counts);
     unlink(path);
     fidelity_close(&f);
 }
 
 void check_faults(rig *g)
 {
-    check_split(g, NULL);
-    check_split(g, "tensor");
+    check_split(g, &(failing){0});
+    check_split(g, &(failing){.split = "tensor"});
+    check_split(g, &(failing){.experts = "50%"});
 }

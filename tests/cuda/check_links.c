@@ -7,6 +7,7 @@
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/cuda/plan_only.h"
+#include "backend/ranks.h"
 #include "base/clock.h"
 #include "tests/cuda/check_int.h"
 
@@ -42,13 +43,7 @@ static double send_ms(const link_end *a, const link_end *b, size_t n_bytes, int 
 
 static const char *reach(const link_end *a, const link_end *b)
 {
-    const cuda_device *c = a->d->self, *other = b->d->self;
-    int can = 0;
-    if (c->gpu == other->gpu)
-        return "itself";
-    if (c->no_peers || cudaDeviceCanAccessPeer(&can, c->gpu, other->gpu) != cudaSuccess)
-        cudaGetLastError();
-    return can ? "yes" : "no";
+    return a->d->number == b->d->number ? "itself" : a->d->reaches(a->d, b->d) ? "yes" : "no";
 }
 
 static void measure(const link_end *end, int32_t i, int32_t k)
@@ -81,13 +76,11 @@ enum { COLS = TOKEN / 4 };
 
 static status open_ranks(link_ranks *r, err *e)
 {
-    r->reached = r->apart = true;
+    device *dev[RANKS];
     for (int32_t i = 0; i < r->n; i++)
-        for (int32_t k = 0; k < r->n; k++) {
-            device *a = r->end[i].d, *b = r->end[k].d;
-            r->reached = r->reached && (i == k || a->reaches(a, b));
-            r->apart = r->apart && (i == k || a->number != b->number);
-        }
+        dev[i] = r->end[i].d;
+    r->reached = ranks_read_each_other(dev, r->n);
+    r->apart = ranks_have_own_gpus(dev, r->n);
     for (int32_t i = 0; i < r->n; i++) {
         device *d = r->end[i].d;
         if (!(r->inbox[i] = d->open_inbox(d, rank_inbox_bytes(r->n, COLS), r->reached)))
@@ -143,18 +136,18 @@ static void next_pass(const link_ranks *r, uint32_t number)
 }
 
 /* Microseconds of a reduction, in a recording of TURNS of them. */
-static status reduction_us(const link_ranks *ranks, double *us, err *e)
+static status reduction_us(const link_ranks *all, double *us, err *e)
 {
-    const link_end *end = ranks->end;
-    const int32_t n = ranks->n;
+    const link_end *end = all->end;
+    const int32_t n = all->n;
     cuda_device *first = end[0].d->self;
     graph_slot slot = {.used = 1};
     cudaGraph_t g = NULL;
     cudaGraphExec_t x = NULL;
     for (int32_t i = 0; i < n; i++)
         end[i].d->clear(end[i].d, end[i].at, LARGE);
-    next_pass(ranks, 1);
-    reduce(ranks, 0);
+    next_pass(all, 1);
+    reduce(all, 0);
     for (int32_t i = 1; i < n; i++)
         first->dev.follow(&first->dev, end[i].d);
     cudaError_t r = cudaStreamBeginCapture(first->stream, cudaStreamCaptureModeThreadLocal);
@@ -162,7 +155,7 @@ static status reduction_us(const link_ranks *ranks, double *us, err *e)
     for (int32_t i = 1; i < n; i++)
         end[i].d->follow(end[i].d, &first->dev);
     for (int k = 0; k < TURNS; k++)
-        reduce(ranks, (uint32_t)k);
+        reduce(all, (uint32_t)k);
     for (int32_t i = 1; i < n; i++)
         first->dev.follow(&first->dev, end[i].d);
     r = r ? r : cudaStreamEndCapture(first->stream, &g);
@@ -170,7 +163,7 @@ static status reduction_us(const link_ranks *ranks, double *us, err *e)
         ((cuda_device *)end[i].d->self)->recording = NULL;
     r = r ? r : cudaGraphInstantiate(&x, g, 0);
     for (int i = 0; i <= REPS && !r; i++) { /* the first one uploads the graph */
-        next_pass(ranks, (uint32_t)i + 2);
+        next_pass(all, (uint32_t)i + 2);
         for (int32_t k = 0; k < n; k++)
             end[k].d->wait(end[k].d);
         const double start = clock_ms();

@@ -276,7 +276,8 @@ static void check_other_act(rig *g)
 
 enum { CTX = 96, PROMPT = 20, STEPS = 5 };
 
-/* gpus NULL: on one device. cpu NULL: the whole model. part: of the experts that the GPU holds where others are fetched
+/* gpus NULL: on one device; of two the first has one layer, so that the other has enough of them for
+ * guesses. cpu NULL: the whole model. part: of the experts that the GPU holds where others are fetched
  * early. early: experts are fetched early, with this fate of the copies; -1: they are not. A copy
  * that comes is waited for, however slow this computer is. The same tokens as a prompt and one by
  * one; the last one after the model was parked. */
@@ -288,6 +289,7 @@ static status logits_of(const char *path, const char *gpus, const char *cpu, int
         .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
     const carat_model_options o = {.device = gpus ? NULL : "cuda",
                                    .gpus = gpus,
+                                   .gpu_split = gpus ? "1,9" : NULL,
                                    .experts_gpu = !cpu           ? "100%"
                                                   : prefetch < 0 ? "50%"
                                                                  : part,
@@ -299,8 +301,8 @@ static status logits_of(const char *path, const char *gpus, const char *cpu, int
     status st = carat_model_open(path, &o, &m, e);
     for (int32_t i = 0; !st && prefetch >= 0 && i < m->n_sides; i++) {
         cuda_device *c = model_device(m, i)->self;
-        cuda_prefetch *x = cuda_offload_prefetch(c->experts->offload);
-        if (x) /* else it has too few layers */
+        cuda_prefetch *x = c->experts ? cuda_offload_prefetch(c->experts->offload) : NULL;
+        if (x) /* else it has too few layers, or none with experts */
             cuda_prefetch_test(x, (prefetch_fate)prefetch,
                                prefetch == PREFETCH_COMES ? 2000000000 : 1000, c);
     }

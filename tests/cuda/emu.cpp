@@ -551,7 +551,7 @@ static const cudaDeviceProp gpus[] = {
     {"emulated, smaller", 3, 8, 6, (size_t)1 << 32, 99 << 10, 100 << 10}};
 enum { GPUS = sizeof gpus / sizeof *gpus, GRANTS = 4096, ANY_KERNEL_SHARED = 48 << 10 };
 static thread_local int current_gpu;
-static int lost_gpu = -1;
+static int lost_gpu = -1, losing_gpu = -1, losing_in;
 static thread_local cudaError_t last_error;
 
 /* Kernels and most copies run at once. Copies on a stream with a priority wait until an event that
@@ -811,6 +811,17 @@ cudaError_t cudaGetDeviceCount(int *n)
 void emu_lose_gpu(int gpu)
 {
     lost_gpu = gpu;
+    losing_gpu = -1;
+}
+void emu_lose_gpu_at(int gpu, int n)
+{
+    lost_gpu = -1;
+    losing_gpu = gpu;
+    losing_in = n;
+}
+int emu_lost_gpu(void)
+{
+    return lost_gpu;
 }
 cudaError_t cudaSetDevice(int d)
 {
@@ -826,7 +837,9 @@ cudaError_t cudaGetDevice(int *d)
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
 {
-    if (d < 0 || d >= GPUS)
+    if (d == losing_gpu && !--losing_in)
+        lost_gpu = d;
+    if (d < 0 || d >= GPUS || d == lost_gpu)
         return cudaErrorInvalidDevice;
     *p = gpus[d];
     return cudaSuccess;

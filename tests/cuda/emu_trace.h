@@ -44,6 +44,9 @@ void emu_fault_after(void *stream, int n, emu_fault how);
 int emu_waits_forever(void);
 /* This GPU cannot be opened from now on, as one that fell off the bus; -1: all can. */
 void emu_lose_gpu(int gpu);
+/* This GPU is lost when it is opened for the n-th time from now on. */
+void emu_lose_gpu_at(int gpu, int n);
+int emu_lost_gpu(void); /* -1: none */
 
 #ifdef __cplusplus
 }
