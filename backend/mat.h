@@ -137,8 +137,9 @@ typedef struct weight {
     /* [n_mat * n_out] f32, added to every product of a row, after the factor; NULL: none */
     const struct weight *bias;
     const struct lora_pair *lora; /* what adapters add to its products: lora.h; NULL: nothing */
-    /* Of a tensor split: the parts that this rank has, by columns, side by side. They are ordinary
-     * weights and are loaded; this one is not. NULL: it is whole (ranks.h). */
+    /* Of a tensor split: the parts that this rank has, by columns, side by side; of experts' gate
+     * and up in one: the rows of gate, and those of up. They are ordinary weights and are loaded;
+     * this one is not. NULL: it is whole (ranks.h). */
     const struct weight *segment;
     int32_t n_segments;
     int32_t n_tiles; /* > 1: its inputs are equal tiles, and a segment has a part of each */

@@ -134,14 +134,12 @@ void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n)
         p->dev->op->matmuls(p, y, &x, w, n);
 }
 
-bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n)
+bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n, int32_t n_tiles)
 {
-    const weight *each[MATMULS_MAX];
     const size_t mark = pass_mark(p);
     bool can = p->dev->op->matmul_segments && n > 1 && n <= MATMULS_MAX && x.heads == 1;
     int32_t cols = 0;
     for (int32_t i = 0; i < n && can; i++) {
-        each[i] = &w[i];
         cols += w[i].n_in;
         can = w[i].n_mat == 1 && !lora_adapts(p, &w[i]);
     }
@@ -149,7 +147,7 @@ bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n)
         return false;
     for (int32_t i = 0; i < n; i++)
         y[i] = pass_mat(p, x.rows, 1, w[i].n_out);
-    if (!pass_failed(p) && !p->dev->op->matmul_segments(p, y, &x, each, n)) {
+    if (!pass_failed(p) && !p->dev->op->matmul_segments(p, y, &x, w, n, n_tiles)) {
         pass_release(p, mark);
         return false;
     }

@@ -112,7 +112,7 @@ static inline float route_factor(const route_rule *t)
 typedef struct sorted_pairs {
     int32_t *order, *n_tiles; /* NULL in a dry pass */
     void *tiles;
-    int32_t n_expert; /* 0: they are not sorted */
+    int32_t first, n; /* the experts of the weight for which they are sorted */
 } sorted_pairs;
 
 /* Which experts a row goes to: device memory, [rows, k] each, best first. */
@@ -217,6 +217,7 @@ enum { RANKS_MAX = 4, RANK_SUM_ROWS = 64, RANK_SUMS_MAX = 1 << 10 };
 typedef struct rank_sum {
     int32_t n_ranks, rank, n_parts;
     mat part[RANKS_MAX];    /* of this rank's segments: 1, 2 or 4 */
+    mat more;               /* added to y: the same of every rank; or without memory */
     void *inbox[RANKS_MAX]; /* of every rank, of rank_inbox_bytes */
     int32_t cols;           /* that an inbox has room for */
     uint32_t index;         /* of the sum in its pass */
@@ -243,7 +244,8 @@ typedef struct device_ops {
     void (*matmuls)(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n);
     /* See op_matmul_segments. False: not these, and nothing was done; in a dry pass as in the real
      * one. Optional. */
-    bool (*matmul_segments)(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n);
+    bool (*matmul_segments)(pass *p, const mat *y, mat *x, const weight *w, int32_t n,
+                            int32_t n_tiles);
     /* See rank_sum. y: [rows, cols]. Optional: a device with open_inbox has it. */
     void (*sum_ranks)(pass *p, mat y, const rank_sum *s);
     /* See op_matmul_gate; of one row. g: x W'. Optional. */
@@ -291,6 +293,9 @@ typedef struct device_ops {
                     act_kind act);
     /* y[r] = sum_j weight[r, j] * (down_e x[r, j]), summed in ascending j */
     void (*moe_down)(pass *p, mat y, mat x, routing r, const weight *down);
+    /* See op_moe_down_segments. False: not these, and nothing was done; in a dry pass as in the real
+     * one. Optional. */
+    bool (*moe_down_segments)(pass *p, const mat *y, mat x, routing r, const weight *w, int32_t n);
     /* parts[r, j] = weight[r, j] * (down_e x[r, j]), whose sum is moe_down's y. False: not these,
      * and nothing was done; in a dry pass true where it may be. Optional. */
     bool (*moe_parts)(pass *p, mat parts, mat x, routing r, const weight *down);
@@ -298,8 +303,9 @@ typedef struct device_ops {
      * Optional. */
     bool (*ple)(pass *p, mat y, mat x, const weight *gate, mat b, const weight *proj);
     /* See op_mixture. False: not this one, and nothing was done or taken; always in a dry pass,
-     * because the expansion takes more scratch. Optional. */
-    bool (*mixture)(pass *p, mat y, mat x, const mixture *m);
+     * because the expansion takes more scratch. part: where m->down is cut, the experts' sum of each
+     * of its segments, and y gets the shared expert's alone. Optional. */
+    bool (*mixture)(pass *p, mat y, mat x, const mixture *m, const mat *part);
     /* y[r, j] = W_e x[r], e = r.id[r, j]; y: [rows, k heads, n_out] */
     void (*moe_matmul)(pass *p, mat y, mat *x, routing r, const weight *w);
     /* x[r, 0, i] = list[r.id[r, c / n] * n + c % n], c = x[r, 0, i]; -1 stays */
@@ -539,9 +545,10 @@ mat op_matmul(pass *p, mat x, const weight *w);
 enum { MATMULS_MAX = 4 };
 void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n);
 /* y[i] = x_i W[i]', where x_0 are the first columns of x, x_1 the next ones, and so on; n of them.
+ * n_tiles > 1: x_0 are the first columns of each of so many equal tiles of x.
  * False: this device does not do it in fewer launches than op_matmul of each, and nothing was done.
  */
-bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n);
+bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n, int32_t n_tiles);
 /* act(x W') * b */
 mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act);
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act);
@@ -581,6 +588,9 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
 routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule);
 mat op_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);
+/* y[i] = op_moe_down of w[i], n of them. Where w[0] has fewer inputs than x has columns, w[i] takes
+ * the columns of every head that follow those of w[i - 1]. False as of op_matmul_segments. */
+bool op_moe_down_segments(pass *p, mat *y, mat x, routing r, const weight *w, int32_t n);
 /* The same as a branch with that norm, for op_residual: a device may leave the sum to that. */
 branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight *norm);
 /* sum_j r.weight[j] E_j(x) + sigmoid(shared_factor . x) shared(x), E(x) = down(act(gate x) * (up

@@ -5,6 +5,8 @@
 #include "backend/ops_int.h"
 #include "backend/ranks.h"
 
+#include <math.h>
+
 static routing routing_of(pass *p, int32_t rows, int32_t k)
 {
     routing r = {.rows = rows, .k = k};
@@ -76,32 +78,37 @@ routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule)
     return r;
 }
 
-void op_moe_glu_to(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
-                   act_kind act)
+/* Every pair of row and expert reads a matrix, until all are read; of some experts so many pairs
+ * fewer. */
+static void stats_experts(pass *p, routing r, const weight *w)
 {
-    bool fits = x.heads == 1 && x.cols == gate->n_in && x.rows == r->rows &&
-                (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == gate->n_mat
-                    : gate->n_out % 2 == 0);
-    if (!pass_shapes(p, "moe_glu", fits) || !ops_knows_act(p, "moe_glu", act))
-        return;
-    double share = (double)r->rows * r->k < gate->n_mat ? (double)r->rows * r->k / gate->n_mat : 1;
-    stats_product(p, (int64_t)x.rows * r->k, gate, share);
-    if (up)
-        stats_product(p, (int64_t)x.rows * r->k, up, share);
-    if (lora_adapts_either(p, gate, up))
-        lora_moe_glu(p, y, x, r, gate, up, act);
-    else
-        p->dev->op->moe_glu(p, y, x, r, gate, up, act);
+    double pairs = (double)r.rows * r.k;
+    if (w->n_mat_all)
+        pairs *= (double)w->n_mat / w->n_mat_all;
+    stats_product(p, (int64_t)ceil(pairs), w, pairs < w->n_mat ? pairs / w->n_mat : 1);
 }
 
 mat op_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act)
 {
-    if (!pass_shapes(p, "moe_glu", gate != NULL))
+    if (gate && gate->segment) { /* a rank's part of gate and up in one */
+        up = &gate->segment[1];
+        gate = &gate->segment[0];
+    }
+    bool fits = gate && x.heads == 1 && x.cols == gate->n_in && x.rows == r->rows &&
+                (up ? up->n_in == gate->n_in && up->n_out == gate->n_out && up->n_mat == gate->n_mat
+                    : gate->n_out % 2 == 0);
+    if (!pass_shapes(p, "moe_glu", fits) || !ops_knows_act(p, "moe_glu", act))
         return (mat){0};
-    if (gate->segment)
-        return ranks_moe_glu(p, x, r, gate, up, act);
     mat y = pass_mat(p, x.rows, r->k, up ? gate->n_out : gate->n_out / 2);
-    op_moe_glu_to(p, &y, x, r, gate, up, act);
+    stats_experts(p, *r, gate);
+    if (up)
+        stats_experts(p, *r, up);
+    if (pass_failed(p))
+        return y;
+    if (lora_adapts_either(p, gate, up))
+        lora_moe_glu(p, &y, x, r, gate, up, act);
+    else
+        p->dev->op->moe_glu(p, &y, x, r, gate, up, act);
     return y;
 }
 
@@ -110,8 +117,7 @@ static bool down_fits(pass *p, mat x, routing r, const weight *down)
     if (!pass_shapes(p, "moe_down",
                      down && x.heads == r.k && x.cols == down->n_in && x.rows == r.rows))
         return false;
-    double share = (double)r.rows * r.k < down->n_mat ? (double)r.rows * r.k / down->n_mat : 1;
-    stats_product(p, (int64_t)x.rows * r.k, down, share);
+    stats_experts(p, r, down);
     return true;
 }
 
@@ -132,6 +138,25 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down)
     mat y = pass_mat(p, x.rows, 1, down->n_out);
     moe_down_to(p, y, x, r, down);
     return y;
+}
+
+bool op_moe_down_segments(pass *p, mat *y, mat x, routing r, const weight *w, int32_t n)
+{
+    const size_t mark = pass_mark(p);
+    bool can = p->dev->op->moe_down_segments && n <= RANKS_MAX && x.heads == r.k;
+    for (int32_t i = 0; i < n && can; i++)
+        can = !lora_adapts(p, &w[i]);
+    if (!can)
+        return false;
+    for (int32_t i = 0; i < n; i++)
+        y[i] = pass_mat(p, x.rows, 1, w[i].n_out);
+    if (!pass_failed(p) && !p->dev->op->moe_down_segments(p, y, x, r, w, n)) {
+        pass_release(p, mark);
+        return false;
+    }
+    for (int32_t i = 0; i < n; i++)
+        stats_experts(p, r, &w[i]);
+    return true;
 }
 
 branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight *norm)
@@ -169,6 +194,9 @@ static bool shares_fit(const mixture *m, int32_t n_in)
 
 static bool mixture_adapted(const pass *p, const mixture *m)
 {
+    for (int32_t i = 0; i < m->down->n_segments; i++)
+        if (lora_adapts(p, &m->down->segment[i]))
+            return true;
     return lora_adapts_either(p, m->gate, m->up) || lora_adapts_either(p, m->down, m->router) ||
            lora_adapts_either(p, m->shared_gate, m->shared_up) ||
            lora_adapts_either(p, m->shared_down, m->shared_factor);
@@ -180,12 +208,17 @@ mat op_mixture(pass *p, mat x, const mixture *m)
                      m && m->router && m->gate && m->down && x.heads == 1 &&
                          x.cols == m->router->n_in && shares_fit(m, x.cols)))
         return (mat){0};
-    if (p->dev->op->mixture && p->here == m->gate->side && !m->down->segment &&
-        !mixture_adapted(p, m)) {
+    if (p->dev->op->mixture && p->here == m->gate->side && !mixture_adapted(p, m)) {
         size_t mark = pass_mark(p);
-        mat y = pass_mat(p, x.rows, 1, m->down->n_out);
-        if (pass_failed(p) || p->dev->op->mixture(p, y, x, m))
-            return y;
+        mat y = {0};
+        if (m->down->segment) {
+            if (ranks_mixture(p, &y, x, m))
+                return y;
+        } else {
+            y = pass_mat(p, x.rows, 1, m->down->n_out);
+            if (pass_failed(p) || p->dev->op->mixture(p, y, x, m, NULL))
+                return y;
+        }
         pass_release(p, mark);
     }
     routing to;
@@ -211,8 +244,7 @@ mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
     if (!pass_shapes(p, "moe_matmul", w && x.heads == 1 && x.cols == w->n_in && x.rows == r.rows))
         return (mat){0};
     mat y = pass_mat(p, x.rows, r.k, w->n_out);
-    double share = (double)r.rows * r.k < w->n_mat ? (double)r.rows * r.k / w->n_mat : 1;
-    stats_product(p, (int64_t)x.rows * r.k, w, share);
+    stats_experts(p, r, w);
     if (!pass_failed(p))
         p->dev->op->moe_matmul(p, y, &x, r, w);
     return y;

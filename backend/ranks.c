@@ -223,26 +223,22 @@ static mat copy_tiles(pass *p, mat x, int32_t n_tiles, int32_t first, int32_t n)
     return y;
 }
 
-/* The inputs of a segment: columns of every row, or of every tile of every row. Of experts they are
- * a matrix of their own (ranks_moe_glu). Segments of whole experts have the same. */
+/* The inputs of a segment: columns of every row, or of every tile of every row. Of experts every
+ * pair's row is a tile. Segments of whole experts have the same. */
 static mat inputs_of(pass *p, const cut_product *c, int32_t segment)
 {
     mat x = c->x;
-    const int32_t n = c->w->segment[segment].n_in, tiles = c->w->n_tiles;
-    int64_t first = 0;
+    const int32_t n = c->w->segment[segment].n_in, tiles = c->r ? x.heads : c->w->n_tiles;
+    int32_t first = 0;
     if (n == x.cols)
         return x;
     for (int32_t i = 0; i < segment; i++)
         first += c->w->segment[i].n_in;
+    if (c->r)
+        return mat_heads(copy_tiles(p, mat_flat(x), tiles, first, n), n);
     if (tiles > 1)
-        return copy_tiles(p, x, tiles, (int32_t)first / tiles, n / tiles);
-    x.cols = n;
-    if (c->r) {
-        first *= (int64_t)x.rows * x.heads;
-        x.stride = (int64_t)x.heads * x.cols;
-    }
-    x.at = x.at ? x.at + first : NULL;
-    return x;
+        return copy_tiles(p, x, tiles, first / tiles, n / tiles);
+    return mat_columns(x, first, n);
 }
 
 static mat product(pass *p, const cut_product *c, int32_t segment)
@@ -256,7 +252,8 @@ static mat product(pass *p, const cut_product *c, int32_t segment)
 static void products(pass *p, const cut_product *c, mat *part)
 {
     const weight *w = c->w;
-    if (!c->r && w->n_tiles <= 1 && op_matmul_segments(p, part, c->x, w->segment, w->n_segments))
+    if (c->r ? op_moe_down_segments(p, part, c->x, *c->r, w->segment, w->n_segments)
+             : op_matmul_segments(p, part, c->x, w->segment, w->n_segments, w->n_tiles))
         return;
     for (int32_t i = 0; i < w->n_segments; i++)
         part[i] = product(p, c, i);
@@ -330,12 +327,13 @@ static bool has_room(const pass *p, mat y)
  * wait for the kernels before it (the runtime loads a kernel at its first launch), and then the
  * others' would never come. Where ranks share a GPU, a kernel that waits may keep the one that it
  * waits for from running: there all have sent before anybody takes. */
-static void sum_by_inboxes(pass *p, mat y, const mat *part, int32_t n_parts)
+static void sum_by_inboxes(pass *p, mat y, const mat *part, int32_t n_parts, mat more)
 {
     const ranks *r = p->ranks;
     rank_sum s = {.n_ranks = p->n_ranks,
                   .rank = p->rank,
                   .n_parts = n_parts,
+                  .more = more,
                   .cols = r->cols,
                   .index = p->n_sums++,
                   .sends = true,
@@ -352,18 +350,28 @@ static void sum_by_inboxes(pass *p, mat y, const mat *part, int32_t n_parts)
     p->dev->op->sum_ranks(p, y, &s);
 }
 
+/* The sum of all ranks' parts, in y or in part[0], and `more` where it has memory. */
+static mat sum_of_all(pass *p, mat y, const mat *part, int32_t n_parts, mat more)
+{
+    const bool by_inboxes = p->n_ranks > 1 && has_room(p, y);
+    if (by_inboxes)
+        sum_by_inboxes(p, y, part, n_parts, more);
+    else if (p->n_ranks > 1)
+        sum_where_it_is(p, y, part, n_parts);
+    else
+        y = sum_of_parts(p, y, part, n_parts);
+    if (more.at && !by_inboxes)
+        add(p, y, y, more);
+    return y;
+}
+
 static mat sum_over_ranks(pass *p, const cut_product *c)
 {
     const int32_t n = c->w->n_segments;
     mat y = pass_mat(p, c->x.rows, 1, c->w->segment->n_out), part[RANKS_MAX] = {{0}};
     const size_t mark = pass_mark(p);
     products(p, c, part);
-    if (p->n_ranks < 2)
-        y = sum_of_parts(p, y, part, n);
-    else if (has_room(p, y))
-        sum_by_inboxes(p, y, part, n);
-    else
-        sum_where_it_is(p, y, part, n);
+    y = sum_of_all(p, y, part, n, (mat){0});
     if (p->n_ranks > 1 || n > 1) /* else y is part[0] */
         pass_release(p, mark);
     return y;
@@ -377,32 +385,34 @@ mat ranks_matmul(pass *p, mat x, const weight *w)
     return sum_over_ranks(p, &(cut_product){x, w, NULL});
 }
 
-mat ranks_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act)
-{
-    const int32_t n = gate->n_segments;
-    const weight *ups = up ? up->segment : gate->segment + n;
-    int32_t width = 0, first = 0;
-    if (!pass_shapes(p, "moe_glu", !up || (up->segment && up->n_segments == n)))
-        return (mat){0};
-    for (int32_t i = 0; i < n; i++)
-        width += gate->segment[i].n_out;
-    mat y = pass_mat(p, x.rows, r->k, width);
-    for (int32_t i = 0; i < n && !pass_failed(p); i++) {
-        const int32_t cols = gate->segment[i].n_out;
-        mat part = {.rows = x.rows, .heads = r->k, .cols = cols, .stride = (int64_t)r->k * cols};
-        part.at = y.at ? y.at + (size_t)x.rows * (size_t)r->k * (size_t)first : NULL;
-        op_moe_glu_to(p, &part, x, r, &gate->segment[i], &ups[i], act);
-        first += cols;
-    }
-    return y;
-}
-
 mat ranks_moe_down(pass *p, mat x, routing r, const weight *down)
 {
     bool fits = x.heads == r.k && x.cols == down->n_in && x.rows == r.rows;
     if (!pass_shapes(p, "moe_down", fits && down->n_segments <= RANKS_MAX))
         return (mat){0};
     return sum_over_ranks(p, &(cut_product){x, down, &r});
+}
+
+bool ranks_mixture(pass *p, mat *y, mat x, const mixture *m)
+{
+    const int32_t n = m->down->n_segments, cols = m->down->segment->n_out;
+    mat part[RANKS_MAX] = {{0}}, shared = {0};
+    if (p->dry || !pass_shapes(p, "mixture", n <= RANKS_MAX))
+        return false;
+    *y = pass_mat(p, x.rows, 1, cols);
+    const size_t mark = pass_mark(p);
+    if (m->shared_gate)
+        shared = pass_mat(p, x.rows, 1, cols);
+    for (int32_t i = 0; i < n; i++)
+        part[i] = pass_mat(p, x.rows, 1, cols);
+    if (pass_failed(p) || !p->dev->op->mixture(p, shared, x, m, part))
+        return pass_failed(p);
+    const mat sum = sum_of_all(p, *y, part, n, shared);
+    if (sum.at != y->at)
+        *y = sum;
+    else
+        pass_release(p, mark);
+    return true;
 }
 
 /* ---- Opening -------------------------------------------------------------------------------- */

@@ -40,14 +40,11 @@ void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg);
  * some; x: their inputs. The result is the sum of the segments' products, in one order for any
  * number of ranks (model/shard.h). */
 mat ranks_matmul(pass *p, mat x, const weight *w);
-/* The same of experts. x: from ranks_moe_glu, which gives a matrix [rows, k heads, n] for each of
- * the rank's segments, one behind the other. Where `up` is NULL, gate has segments of up behind its
- * own. */
-mat ranks_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act);
+/* op_moe_down of experts that are cut, or of which a segment has some. */
 mat ranks_moe_down(pass *p, mat x, routing r, const weight *down);
-/* op_moe_glu of experts that are not cut, into y: [rows, k heads, n_ff], side by side. */
-void op_moe_glu_to(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
-                   act_kind act);
+/* op_mixture of such experts by the device's own op. False: it is not for this one, and nothing was
+ * done. */
+bool ranks_mixture(pass *p, mat *y, mat x, const mixture *m);
 /* y of rank 0 is copied to y of the others. */
 void ranks_spread(pass *p, mat y);
 

@@ -91,7 +91,8 @@ static double time_of(rig *g, device *d, bool old)
     double us[REPS] = {0};
     g->c->facts.wgmma = facts.wgmma && !old;
     cuda_select(d);
-    cu_expert_sort(g->c->stream, g->id, g->rows * K, g->w.n_mat, g->l);
+    g->l.n_expert = g->w.n_mat;
+    cu_expert_sort(g->c->stream, g->id, g->rows * K, (expert_range){0, g->w.n_mat}, g->l);
     for (int i = -2; i < REPS; i++) {
         cudaStreamSynchronize(g->c->stream);
         const double from = clock_ms();

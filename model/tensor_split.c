@@ -379,37 +379,39 @@ static status copy_biases(const splitter *s, const weight *whole, int8_t side, c
     return model_remember(s->m, b, s->e);
 }
 
-/* w, of experts whose rows are cut, gets the segments that the rank has: where it is gate and up in
- * one, the gate's and then the up's. */
-static status cut_experts(const splitter *s, const shard_layer *layer, const weight *whole,
-                          shard_range range, weight *w)
+/* w, of experts, becomes these rows of each, and its adapters' and biases with it. */
+static status cut_rows(const splitter *s, const weight *whole, const shard *part, weight *w)
 {
-    const shard_tensor t = as_tensor(whole);
-    const int32_t n = range.to - range.from;
-    weight *seg = arena_array(&s->m->mem, 2 * (size_t)n, sizeof *seg);
-    status st = seg ? OK : err_memory(s->e, w->name, 2 * (size_t)n * sizeof *seg);
-    for (int32_t i = 0; i < n && !st; i++) {
-        shard part = {0};
-        int32_t k = range.from + i;
-        st = shard_of(layer, &t, (shard_range){k, k + 1}, &part, s->e);
-        for (int32_t j = 0; j < part.n && !st; j++) {
-            weight *to = &seg[j * n + i];
-            const shard half = {.axis = SHARD_OUT, .n = 1, .span = {part.span[j]}};
-            *to = *whole;
-            to->side = w->side;
-            cut_span(to, SHARD_OUT, part.span[j].first, part.span[j].n);
-            to->n_out_all = to->n_out;
-            if (whole->bias)
-                st = copy_biases(s, whole_of(s, whole->bias), w->side, &half, &to->bias);
-            st = st ? st : cut_adapters(s, whole, &half, to);
-            st = st ? st : model_remember(s->m, to, s->e);
-        }
+    status st = OK;
+    cut_span(w, SHARD_OUT, part->span[0].first, part->span[0].n);
+    w->n_out_all = w->n_out;
+    if (whole->bias)
+        st = copy_biases(s, whole_of(s, whole->bias), w->side, part, &w->bias);
+    st = st ? st : cut_adapters(s, whole, part, w);
+    return st ? st : model_remember(s->m, w, s->e);
+}
+
+/* w, of experts whose rows are cut, gets those of the rank. Gate and up in one are two weights,
+ * because their rows do not follow each other. */
+static status cut_experts(const splitter *s, const weight *whole, const shard *part, weight *w)
+{
+    status st = OK;
+    if (part->n == 1)
+        return cut_rows(s, whole, part, w);
+    weight *half = arena_array(&s->m->mem, 2, sizeof *half);
+    if (!half)
+        return err_memory(s->e, w->name, 2 * sizeof *half);
+    for (int32_t i = 0; i < 2 && !st; i++) {
+        const shard rows = {.axis = SHARD_OUT, .n = 1, .span = {part->span[i]}};
+        half[i] = *whole;
+        half[i].side = w->side;
+        st = cut_rows(s, whole, &rows, &half[i]);
     }
     w->lora = NULL;
     w->n_out = 0;
     w->bias = NULL;
-    w->segment = seg;
-    w->n_segments = n;
+    w->segment = half;
+    w->n_segments = 2;
     return st;
 }
 
@@ -437,7 +439,7 @@ static status cut_weight(const splitter *s, int32_t i, int32_t r)
     if (part.axis == SHARD_NONE)
         return OK;
     if (w->n_mat > 1 && part.axis == SHARD_OUT)
-        return cut_experts(s, &layer, whole, range, w);
+        return cut_experts(s, whole, &part, w);
     if (w->n_mat > 1 && part.axis == SHARD_IN && !part.partial)
         return OK;                             /* its segments have their biases */
     if (part.partial && part.axis == SHARD_IN) /* its segments are loaded, not itself */

@@ -5,7 +5,7 @@
  */
 #include "backend/cuda/activations.cuh"
 #include "backend/cuda/elementwise.cuh"
-#include "backend/cuda/product/launch_products.h"
+#include "backend/cuda/experts/own.cuh"
 #include "backend/cuda/launch_small.h"
 #include "backend/cuda/product/blocks.cuh"
 
@@ -271,19 +271,24 @@ extern "C" void cu_bias(cudaStream_t s, dev_mat y, const float *bias)
 {
     each_value(s, y, [=] __device__(int r, int i) { return value_of(y, r, i) + bias[i]; });
 }
-extern "C" void cu_pair_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *bias)
+extern "C" void cu_pair_bias(cudaStream_t s, dev_mat y, const int32_t *expert, expert_range own,
+                             const float *bias)
 {
     each_value(s, y, [=] __device__(int r, int i) {
-        return value_of(y, r, i) + bias[(size_t)expert[r] * y.cols + i];
+        const int e = own_mat(own, expert[r]);
+        return e < 0 ? value_of(y, r, i) : value_of(y, r, i) + bias[(size_t)e * y.cols + i];
     });
 }
-extern "C" void cu_expert_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *share,
-                               int32_t k, const float *bias)
+extern "C" void cu_expert_bias(cudaStream_t s, dev_mat y, const int32_t *expert, expert_range own,
+                               const float *share, int32_t k, const float *bias)
 {
     each_value(s, y, [=] __device__(int r, int i) {
         float v = 0;
-        for (int j = 0; j < k; j++)
-            v = fma_rn(share[r * k + j], bias[(size_t)expert[r * k + j] * y.cols + i], v);
+        for (int j = 0; j < k; j++) {
+            const int e = own_mat(own, expert[r * k + j]);
+            if (e >= 0)
+                v = fma_rn(share[r * k + j], bias[(size_t)e * y.cols + i], v);
+        }
         return value_of(y, r, i) + v;
     });
 }
@@ -335,34 +340,4 @@ __global__ void softcap_kernel(dev_mat x, float cap, const int32_t *ids, int n_i
 extern "C" void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *ids, int32_t n_ids)
 {
     LAUNCH(softcap_kernel, grid_of(x, 256 * CAPPED), dim3(256), 0, s, x, cap, ids, n_ids);
-}
-
-/* See own_choice.
- * grid:   32 rows a block, a thread each
- * shared: none
- * bound:  latency */
-__global__ void __launch_bounds__(32) own_experts_kernel(own_choice a)
-{
-    const int32_t r = (int32_t)(blockIdx.x * 32 + threadIdx.x);
-    grid_trigger();
-    grid_wait();
-    if (r >= a.rows)
-        return;
-    const int64_t at = (int64_t)r * a.k;
-    int32_t other = 0;
-    for (int32_t j = a.k - 1; j >= 0; j--) {
-        const int32_t e = a.id[at + j] - a.first;
-        other = e >= 0 && e < a.n ? e : other;
-    }
-    for (int32_t j = 0; j < a.k; j++) {
-        const int32_t e = a.id[at + j] - a.first;
-        const bool own = e >= 0 && e < a.n;
-        a.own_id[at + j] = own ? e : other;
-        a.own_share[at + j] = own ? a.share[at + j] : 0.0f;
-    }
-}
-
-extern "C" void cu_own_experts(cudaStream_t s, own_choice a)
-{
-    LAUNCH(own_experts_kernel, dim3((unsigned)(a.rows + 31) / 32), dim3(32), 0, s, a);
 }

@@ -28,6 +28,7 @@ void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b);
 enum { SUM_RANKS = 4, SUM_ROWS = 64, SUMS_OF_PASS = 1 << 10 };
 typedef struct rank_sum_args {
     dev_mat y, part[SUM_RANKS];
+    dev_mat more; /* added to y; at NULL: nothing */
     void *inbox[SUM_RANKS];
     int32_t n_parts, n_ranks, rank, cols;
     uint32_t index;

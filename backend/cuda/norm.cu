@@ -592,7 +592,7 @@ extern "C" void cu_residual(cudaStream_t s, residual_args a)
         return;
     }
     if (a.parts)
-        cu_expert_join(s, a.b, a.parts, NULL, a.k);
+        cu_expert_join(s, a.b, a.parts, NULL, a.k, NULL, expert_range());
     if (a.b.at) {
         cu_rms_norm(s, a.y, a.y, 1, a.yw, a.eps, none);
         cu_rms_norm(s, a.b, a.b, 1, a.bw, a.eps, none);

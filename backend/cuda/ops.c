@@ -150,6 +150,7 @@ static void c_sum_ranks(pass *p, mat y, const rank_sum *s)
                        .takes = s->takes};
     for (int32_t i = 0; i < s->n_parts; i++)
         a.part[i] = cuda_mat(s->part[i]);
+    a.more = cuda_mat(s->more);
     memcpy(a.inbox, s->inbox, sizeof a.inbox);
     CUDA_OP(p, "rank sum", y, cu_rank_sum(c->stream, a));
 }
@@ -347,13 +348,22 @@ static void launch_products(cuda_device *c, const one_product *job, int32_t n)
     c->router_runs = false;
 }
 
-/* In one launch. timed, times: of a single product, as in one_product. segments: of columns of x
- * that follow each other, whole units. */
+/* Of n parts of a row, of n_in columns each in n_tiles tiles, part i. */
+static x_part part_of_row(int32_t n_in, int32_t i, int32_t n, int32_t n_tiles)
+{
+    const int32_t width = n_in / n_tiles / GROUP;
+    if (n_tiles == 1)
+        return (x_part){.first = i * width};
+    return (x_part){.first = i * width, .tile = width, .step = n * width};
+}
+
+/* In one launch. timed, times: of a single product, as in one_product. n_tiles > 0: of parts of x,
+ * see op_matmul_segments. */
 static void multiply(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n,
-                     bool segments, float *timed, const float *times)
+                     int32_t n_tiles, float *timed, const float *times)
 {
     one_product job[ONE_JOBS];
-    dev_quant q = segments ? cuda_copy(p, x, false, false) : rows_copy(p, x);
+    dev_quant q = n_tiles ? cuda_copy(p, x, false, false) : rows_copy(p, x);
     for (int32_t i = 0; i < n && !p->dry; i++) {
         const float *bias = cuda_vector(p, w[i]->bias);
         job[i] =
@@ -362,7 +372,8 @@ static void multiply(pass *p, const mat *y, mat *x, const weight *const *w, int3
                           .timed = timed,
                           .times = times};
         job[i].p.x = q;
-        job[i].p.x_unit = segments ? i * (w[i]->n_in / UNIT_COLUMNS) : 0;
+        if (n_tiles)
+            job[i].p.x_from = part_of_row(w[i]->n_in, i, n, n_tiles);
         job[i].p.y = cuda_mat(y[i]);
     }
     if (cuda_skip(p, y[0]))
@@ -412,23 +423,28 @@ static void c_matmuls(pass *p, const mat *y, mat *x, const weight *const *w, int
         together[n_together++] = w[i];
     }
     if (n_together)
-        multiply(p, to, x, together, n_together, false, NULL, NULL);
+        multiply(p, to, x, together, n_together, 0, NULL, NULL);
     for (int32_t i = 0; i < n; i++)
         if (!as_answers(p, y[i].rows, w[i]))
             multiply_alone(p, y[i], x, w[i]);
 }
 
-static bool c_matmul_segments(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n)
+/* Parts are whole groups. Those of tiles are whole units, as matmul_rows.cu takes them. */
+static bool c_matmul_segments(pass *p, const mat *y, mat *x, const weight *w, int32_t n,
+                              int32_t n_tiles)
 {
-    bool can = x->stride == x->cols;
+    const weight *each[ONE_JOBS];
+    const int32_t whole = n_tiles > 1 ? n_tiles * UNIT_COLUMNS : GROUP;
+    bool can = x->stride == x->cols && w->n_in % whole == 0;
+    for (int32_t i = 0; i < n && can; i++) {
+        each[i] = &w[i];
+        can = as_answers(p, x->rows, &w[i]) && w[i].n_in == w->n_in;
+    }
     for (int32_t i = 0; i < n && can; i++)
-        can = as_answers(p, x->rows, w[i]) && w[i]->n_in == w[0]->n_in &&
-              w[i]->n_in % UNIT_COLUMNS == 0;
-    for (int32_t i = 0; i < n && can; i++)
-        if (!cuda_loaded(p, w[i]))
+        if (!cuda_loaded(p, &w[i]))
             return true;
     if (can)
-        multiply(p, y, x, w, n, true, NULL, NULL);
+        multiply(p, y, x, each, n, n_tiles > 1 ? n_tiles : 1, NULL, NULL);
     return can;
 }
 
@@ -443,7 +459,7 @@ static void c_matmul_gate(pass *p, mat y, mat g, mat x, const weight *w, mat b, 
         cuda_matmul(p, g, &x, w);
         cuda_act_mul(p, &y, g, b, act);
     } else if (cuda_loaded(p, w)) {
-        multiply(p, &g, &x, &w, 1, false, y.at, b.at);
+        multiply(p, &g, &x, &w, 1, 0, y.at, b.at);
     }
 }
 
@@ -525,6 +541,7 @@ const device_ops cuda_ops = {
     .add = c_add,
     .sum_ranks = c_sum_ranks,
     .matmul_segments = c_matmul_segments,
+    .moe_down_segments = cuda_moe_down_segments,
     .scale = c_scale,
     .residual = c_residual,
     .copy_room = c_copy_room,

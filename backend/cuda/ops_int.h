@@ -193,7 +193,8 @@ void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const 
                   act_kind act);
 void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
 bool cuda_moe_parts(pass *p, mat parts, mat x, routing r, const weight *down);
-bool cuda_mixture(pass *p, mat y, mat x, const mixture *m);
+bool cuda_moe_down_segments(pass *p, const mat *y, mat x, routing r, const weight *w, int32_t n);
+bool cuda_mixture(pass *p, mat y, mat x, const mixture *m, const mat *part);
 void cuda_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w);
 void cuda_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
 

@@ -193,8 +193,12 @@ __global__ void __launch_bounds__(THREADS) rank_sum_kernel(rank_sum_args a)
     const float2 own = own_sum(a, row, pair);
     if (a.sends)
         send_sum(a, m, pair, own);
-    if (a.takes)
-        ((float2 *)(a.y.at + row * a.y.stride))[pair] = take_sum(a, m, pair, own);
+    if (!a.takes)
+        return;
+    float2 y = take_sum(a, m, pair, own);
+    if (a.more.at)
+        y = plus(y, ((const float2 *)(a.more.at + row * a.more.stride))[pair]);
+    ((float2 *)(a.y.at + row * a.y.stride))[pair] = y;
 }
 
 extern "C" void cu_rank_sum(cudaStream_t s, rank_sum_args a)

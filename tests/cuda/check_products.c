@@ -157,8 +157,31 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     pair_free(g, &scale);
 }
 
-/* A mixture against the reference; in one launch of experts and op by op, bit for bit. Once it has
- * no shared expert. */
+/* down as the segments that ranks have, a part of the experts each. */
+enum { CUTS = 4 };
+static bool cut_down(rig *g, const weight *down, weight *cut, weight *part)
+{
+    err e = {0};
+    bool done = true;
+    *cut = *down;
+    cut->segment = part;
+    cut->n_segments = CUTS;
+    for (int32_t i = 0; i < CUTS; i++) {
+        const int32_t from = i * down->n_mat / CUTS, to = (i + 1) * down->n_mat / CUTS;
+        part[i] = *down;
+        part[i].packed = NULL;
+        part[i].data = weight_row(down, from, 0);
+        part[i].first_mat = from;
+        part[i].n_mat = to - from;
+        part[i].n_mat_all = down->n_mat;
+        part[i].n_bytes = down->mat_bytes * (size_t)(to - from);
+        done = g->gpu->weight_load(g->gpu, &part[i], &e) == OK && done;
+    }
+    return done;
+}
+
+/* A mixture against the reference; in one launch of experts and op by op, bit for bit; and the same
+ * as the segments of a tensor split. Once it has no shared expert. */
 static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t n_ff, int32_t n,
                           int32_t k, bool sigmoid)
 {
@@ -167,8 +190,9 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
     const bool fused = n_ff % 16 == 0 && k % 2;
     device_ops apart = *g->gpu->op;
     const device_ops *usual = g->gpu->op;
-    mat x[2], y[3];
+    mat x[2], y[5];
     double e = 0;
+    weight cut, part[CUTS];
     if (!my_turn(g, "mixture") || !pair_make(g, &router, NUM_F32, n_in, n, 1, 0.2, false) ||
         !pair_make(g, &factor, NUM_F32, n_in, 1, 1, 0.1, false) ||
         !pair_make(g, &bias, NUM_F32, n, 1, 1, 0.3, false) ||
@@ -180,19 +204,21 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
         !pair_make(g, &one[2], td, n_ff, n_in, 1, 0.05, false))
         return;
     apart.mixture = NULL;
+    if (!cut_down(g, &down.w[1], &cut, part))
+        failed(g, "mixture", "segments");
     chain_init(&c, 1, 0, 0);
     for (int turn = 0; turn < 3; turn++) {
         both b;
         both_begin(g, &b, &c.st);
         float *v = draw(g, (size_t)n_in, 1.0);
         both_mat(g, &b, x, v, 1, 1, n_in);
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 5; i++) {
             const int w = i > 0;
             const route_rule rule = {.sigmoid = sigmoid, .bias = sigmoid ? &bias.w[w] : NULL};
             const mixture m = {.router = &router.w[w],
                                .gate = &gate.w[w],
                                .up = fused ? NULL : &up.w[w],
-                               .down = &down.w[w],
+                               .down = i > 2 ? &cut : &down.w[w],
                                .shared_factor = sigmoid || !turn ? NULL : &factor.w[w],
                                .shared_gate = turn ? &one[0].w[w] : NULL,
                                .shared_up = turn ? &one[1].w[w] : NULL,
@@ -200,17 +226,19 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
                                .rule = &rule,
                                .k = k,
                                .act = ACT_SILU};
-            g->gpu->op = i == 2 ? &apart : usual;
+            g->gpu->op = i && i % 2 == 0 ? &apart : usual;
             y[i] = op_mixture(w ? &b.gpu : &b.ref, x[w], &m);
         }
         g->gpu->op = usual;
-        double now = both_error(g, &b, y[0], y[1]);
-        e = now > e || now != now ? now : e;
-        float *p = gpu_rows(g, y[1]), *q = gpu_rows(g, y[2]);
-        if (memcmp(p, q, (size_t)n_in * sizeof *p))
-            e = NAN;
-        mem_free(p);
-        mem_free(q);
+        for (int i = 1; i < 5; i += 2) {
+            double now = both_error(g, &b, y[0], y[i]);
+            e = now > e || now != now ? now : e;
+            float *p = gpu_rows(g, y[i]), *q = gpu_rows(g, y[i + 1]);
+            if (memcmp(p, q, (size_t)n_in * sizeof *p))
+                e = NAN;
+            mem_free(p);
+            mem_free(q);
+        }
         mem_free(v);
     }
     verdict(g, "mixture", text("%-6s %d of %d x %d -> %d", num_name(t), k, n, n_in, n_ff), e,
@@ -218,6 +246,8 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
     pair *all[] = {&router, &factor, &bias, &gate, &up, &down, &one[0], &one[1], &one[2]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pair_free(g, all[i]);
+    for (int i = 0; i < CUTS; i++)
+        g->gpu->weight_free(g->gpu, &part[i]);
 }
 
 /* The part of per-layer embeddings against the reference; as one kernel and as its products, bit

@@ -104,12 +104,12 @@ static void units(const tall_rig *r, const packed *w, const packed *up, const pa
         dev_mat ga = {r->parts, r->pairs, n_out, n_out}, ua = ga;
         cu_expert_mma(s, ga, x, *bf, r->l, K);
         if (unit.bias)
-            cu_pair_bias(s, ga, r->id, unit.bias);
+            cu_pair_bias(s, ga, r->id, (expert_range){0, w->n_mat}, unit.bias);
         if (up) {
             ua.at += (size_t)r->pairs * (size_t)n_out;
             cu_expert_mma(s, ua, x, *bf_up, r->l, K);
             if (unit.bias)
-                cu_pair_bias(s, ua, r->id, unit.bias);
+                cu_pair_bias(s, ua, r->id, (expert_range){0, w->n_mat}, unit.bias);
         } else {
             ua.at += n_ff;
         }
@@ -157,10 +157,12 @@ static void check_case(rig *g, const tall_case *a)
                     ? (int32_t)(i % 2)
                     : (int32_t)rng_below(&g->rng, (uint64_t)a->n_expert - 1);
     g->gpu->upload(g->gpu, r.id, id, pairs * sizeof *id);
+    const expert_range all = {0, a->n_expert};
+    r.l.n_expert = a->n_expert;
     r.c->facts.n_sm = 3; /* so that a block has several tiles */
     cuda_select(g->gpu);
     cu_random_bf16(r.c->stream, r.x, n_x, 3);
-    cu_expert_sort(r.c->stream, r.id, r.pairs, a->n_expert, r.l);
+    cu_expert_sort(r.c->stream, r.id, r.pairs, all, r.l);
     const packed pw = cuda_view(&w.w[1]), fw = as_bf16(&pw, bf, r.c->stream);
     products(&r, &pw, &fw, 1);
     products(&r, &pw, &fw, K);

@@ -140,11 +140,13 @@ static void check_parts(rig *g, num_type type, int32_t rows)
 /* ---- Segments of a rank ----------------------------------------------------------------------
  */
 
-/* Products of columns that follow each other, in one launch, against a launch for each. */
-static void check_segments(rig *g, num_type type, int32_t n, int32_t rows)
+/* Products of columns that follow each other, in one launch, against a launch for each. each:
+ * columns of a part; n_tiles: of which it has as many in every tile. */
+static void check_segments(rig *g, num_type type, int32_t n, int32_t rows, int32_t each,
+                           int32_t n_tiles)
 {
-    enum { EACH = 768, N_OUT = 70 };
-    const int32_t n_in = n * EACH;
+    enum { N_OUT = 70 };
+    const int32_t n_in = n * each, width = each / n_tiles;
     pair p;
     chain c;
     both b;
@@ -161,19 +163,23 @@ static void check_segments(rig *g, num_type type, int32_t n, int32_t rows)
     both_mat(g, &b, in, x, rows, 1, n_in);
     for (int32_t i = 0; i < n; i++) {
         uint64_t skip = 0, row = 0;
-        num_row_bytes(type, (uint64_t)(i * EACH), &skip);
-        num_row_bytes(type, EACH, &row);
+        num_row_bytes(type, (uint64_t)(i * each), &skip);
+        num_row_bytes(type, each, &row);
         part[i] = p.w[0];
         part[i].packed = NULL;
         part[i].data = (const char *)p.w[0].data + skip;
-        part[i].n_in = EACH;
+        part[i].n_in = each;
         part[i].n_bytes = row * N_OUT;
         st = st ? st : g->gpu->weight_load(g->gpu, &part[i], &e);
     }
-    if (!st && op_matmul_segments(&b.gpu, y, in[1], part, n)) {
+    if (!st && op_matmul_segments(&b.gpu, y, in[1], part, n, n_tiles)) {
         differ = pass_failed(&b.gpu);
         for (int32_t i = 0; i < n; i++) {
-            const mat alone = op_matmul(&b.gpu, mat_columns(in[1], i * EACH, EACH), &part[i]);
+            mat own = pass_mat(&b.gpu, rows, 1, each);
+            for (int32_t t = 0; t < n_tiles; t++)
+                op_copy(&b.gpu, mat_columns(own, t * width, width),
+                        mat_columns(in[1], (t * n + i) * width, width));
+            const mat alone = op_matmul(&b.gpu, own, &part[i]);
             float *one = gpu_rows(g, y[i]), *other = gpu_rows(g, alone);
             differ += memcmp(one, other, (size_t)rows * N_OUT * sizeof *one) != 0;
             mem_free(one);
@@ -181,11 +187,160 @@ static void check_segments(rig *g, num_type type, int32_t n, int32_t rows)
         }
     }
     verdict(g, "tensor segments",
-            text("%d parts of %s, %d rows: those that differ", n, num_name(type), rows), differ, 0);
+            text("%d parts of %d in %d tiles of %s, %d rows: those that differ", n, each, n_tiles,
+                 num_name(type), rows),
+            differ, 0);
     for (int32_t i = 0; i < n; i++)
         g->gpu->weight_free(g->gpu, &part[i]);
     mem_free(x);
     pair_free(g, &p);
+}
+
+/* ---- Experts of ranks ------------------------------------------------------------------------ */
+
+enum { SEGMENTS = 4, EXPERTS = 16, OF_ROW = 4 };
+/* How experts of n_ff hidden units are divided: segment i has the units, or the experts, from at[i]
+ * to at[i + 1]. */
+typedef struct expert_cut {
+    const char *name;
+    bool whole;
+    int32_t n_ff, at[SEGMENTS + 1];
+} expert_cut;
+
+/* The part of w from a to b - 1, loaded: its experts, its rows, or its columns. */
+static status load_part(rig *g, const weight *w, bool experts, bool columns, int32_t a, int32_t b,
+                        weight *out, err *e)
+{
+    uint64_t skip = 0, row = 0;
+    *out = *w;
+    out->packed = NULL;
+    if (experts) {
+        out->data = weight_row(w, a, 0);
+        out->first_mat = a;
+        out->n_mat = b - a;
+        out->n_mat_all = w->n_mat;
+    } else if (columns) {
+        num_row_bytes(w->type, (uint64_t)a, &skip);
+        out->data = (const char *)w->data + skip;
+        out->n_in = b - a;
+    } else {
+        out->data = weight_row(w, 0, a);
+        out->n_out = b - a;
+    }
+    num_row_bytes(out->type, (uint64_t)out->n_in, &row);
+    out->n_bytes = (size_t)row * (size_t)out->n_out * (size_t)out->n_mat;
+    return g->gpu->weight_load(g->gpu, out, e);
+}
+
+/* What the segments of a rank of n give, into out: [SEGMENTS][rows][n_out]. w: gate, up, down. */
+static status rank_experts(rig *g, pass *p, const expert_cut *c, const weight *w, mat x, routing r,
+                           int32_t rank, int32_t n, float **out, err *e)
+{
+    const int32_t from = rank * SEGMENTS / n, to = (rank + 1) * SEGMENTS / n, some = to - from;
+    weight gate, up, down[SEGMENTS];
+    mat y[SEGMENTS];
+    status st = load_part(g, &w[0], c->whole, false, c->at[from], c->at[to], &gate, e);
+    st = st ? st : load_part(g, &w[1], c->whole, false, c->at[from], c->at[to], &up, e);
+    for (int32_t i = 0; i < some && !st; i++)
+        st = load_part(g, &w[2], c->whole, true, c->at[from + i], c->at[from + i + 1], &down[i], e);
+    if (st)
+        return st;
+    mat h = op_moe_glu(p, x, &r, &gate, &up, ACT_GELU_TANH);
+    if (!op_moe_down_segments(p, y, h, r, down, some))
+        for (int32_t i = 0, at = 0; i < some; at += down[i++].n_in) {
+            mat in = h;
+            if (!c->whole) {
+                in = pass_mat(p, x.rows, OF_ROW, down[i].n_in);
+                op_copy(p, mat_head_rows(in), mat_columns(mat_head_rows(h), at, down[i].n_in));
+            }
+            y[i] = op_moe_down(p, in, r, &down[i]);
+        }
+    for (int32_t i = 0; i < some; i++) {
+        out[from + i] = gpu_rows(g, y[i]);
+        g->gpu->weight_free(g->gpu, &down[i]);
+    }
+    g->gpu->weight_free(g->gpu, &gate);
+    g->gpu->weight_free(g->gpu, &up);
+    return p->e.status;
+}
+
+/* The segments' sums have the same bits on one rank, two and four, and they add up to those of all
+ * experts. */
+static void check_rank_experts(rig *g, const expert_cut *c, num_type tg, num_type td, int32_t rows,
+                               bool prompt)
+{
+    enum { N_IN = 256, N_OUT = 72 };
+    static chain steps;
+    pair gate, up, down;
+    both b;
+    mat x[2], z[2];
+    err e = {0};
+    if (!my_turn(g, "tensor experts") ||
+        !pair_make(g, &gate, tg, N_IN, c->n_ff, EXPERTS, 0.05, false) ||
+        !pair_make(g, &up, tg, N_IN, c->n_ff, EXPERTS, 0.05, false) ||
+        !pair_make(g, &down, td, c->n_ff, N_OUT, EXPERTS, 0.05, false))
+        return;
+    const weight w[3] = {gate.w[1], up.w[1], down.w[1]};
+    const size_t n = (size_t)rows * N_OUT;
+    float *v = draw(g, (size_t)rows * N_IN, 1), *l = draw(g, (size_t)rows * EXPERTS, 2);
+    float *one[SEGMENTS] = {NULL}, *all = mem_calloc(n, sizeof *all);
+    double differ = 0, missing = NAN;
+    few_rows(prompt ? 0 : FEW_ROWS);
+    chain_init(&steps, rows, 0, 1);
+    both_begin(g, &b, &steps.st);
+    both_mat(g, &b, x, v, rows, 1, N_IN);
+    both_mat(g, &b, z, l, rows, 1, EXPERTS);
+    routing rr = op_route(&b.ref, z[0], OF_ROW, NULL), rg = op_route(&b.gpu, z[1], OF_ROW, NULL);
+    for (int32_t ranks = 1; ranks <= SEGMENTS && !e.status; ranks *= 2) {
+        float *got[SEGMENTS] = {NULL};
+        for (int32_t r = 0; r < ranks && !e.status; r++)
+            rank_experts(g, &b.gpu, c, w, x[1], rg, r, ranks, got, &e);
+        for (int32_t i = 0; i < SEGMENTS; i++) {
+            if (ranks == 1)
+                one[i] = got[i];
+            else if (got[i] && one[i])
+                differ += memcmp(got[i], one[i], n * sizeof **got) != 0;
+            if (ranks > 1)
+                mem_free(got[i]);
+        }
+    }
+    mat h = op_moe_glu(&b.ref, x[0], &rr, &gate.w[0], &up.w[0], ACT_GELU_TANH);
+    mat y = op_moe_down(&b.ref, h, rr, &down.w[0]);
+    for (size_t i = 0; i < n && !e.status; i++)
+        all[i] = (one[0][i] + one[1][i]) + (one[2][i] + one[3][i]);
+    if (!e.status && !pass_failed(&b.ref))
+        missing = splits_distance(y.at, all, n);
+    verdict(g, "tensor experts",
+            text("%s of %s, %s, %d rows%s: parts that differ", c->name, num_name(tg), num_name(td),
+                 rows, prompt ? " of a prompt" : ""),
+            e.status ? NAN : differ, 0);
+    verdict(g, "tensor experts", text("%s, %d rows: their sum", c->name, rows), missing, 0.05);
+    few_rows(RIG_FEW);
+    for (int32_t i = 0; i < SEGMENTS; i++)
+        mem_free(one[i]);
+    mem_free(all);
+    mem_free(v);
+    mem_free(l);
+    pair_free(g, &gate);
+    pair_free(g, &up);
+    pair_free(g, &down);
+}
+
+static void check_all_rank_experts(rig *g)
+{
+    static const expert_cut cuts[] = {
+        {"experts cut unevenly", false, 320, {0, 96, 192, 256, 320}},
+        {"whole experts", true, 256, {0, 4, 8, 12, 16}},
+        {"whole experts, unevenly", true, 64, {0, 5, 9, 13, 16}},
+    };
+    static const int32_t rows[] = {1, 3, 40};
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            check_rank_experts(g, &cuts[c], NUM_Q4_K, c ? NUM_Q8_0 : NUM_Q5_0, rows[i], false);
+    check_rank_experts(g, &cuts[0], NUM_Q4_K, NUM_Q5_0, 40, true);
+    check_rank_experts(g, &cuts[1], NUM_Q4_K, NUM_Q4_K, 40, true);
+    check_rank_experts(g, &cuts[1], NUM_Q6_K, NUM_Q6_K, 1, false);
+    check_rank_experts(g, &cuts[1], NUM_F32, NUM_BF16, 3, false);
 }
 
 /* ---- Whole models ----------------------------------------------------------------------------
@@ -460,10 +615,14 @@ void check_tensor(rig *g)
     for (int i = 0; i < (g->quick ? 0 : 3); i++) /* so many outputs take the emulator minutes */
         check_parts(g, i == 1 ? NUM_Q8_0 : NUM_Q4_K, rows[i]);
     for (int i = 0; i < 3; i++) {
-        check_segments(g, NUM_Q4_K, 2, rows[i]);
-        check_segments(g, NUM_Q6_K, 4, rows[i]);
-        check_segments(g, NUM_Q8_0, 3, rows[i]);
+        check_segments(g, NUM_Q4_K, 2, rows[i], 768, 1);
+        check_segments(g, NUM_Q6_K, 4, rows[i], 768, 1);
+        check_segments(g, NUM_Q8_0, 3, rows[i], 768, 1);
+        check_segments(g, NUM_Q5_0, 2, rows[i], 544, 1); /* parts end within a unit */
+        check_segments(g, NUM_Q4_K, 2, rows[i], 1024, 2);
+        check_segments(g, NUM_Q8_0, 4, rows[i], 768, 3);
     }
+    check_all_rank_experts(g);
     check_golden(g, "e2b", "f16");
     check_golden(g, "unified", "f16");
     check_golden(g, "qwen3", "q8_0");

@@ -68,8 +68,10 @@ DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t 
     int e = (int)threadIdx.x;
 #pragma unroll 1
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
-        int id = load_fresh(a.expert + p);
+        int id = own_mat(a.own, load_fresh(a.expert + p));
         ((uint8_t *)ids)[p] = (uint8_t)id;
+        if (id < 0)
+            continue;
         if (!OFFLOAD || offload_place(a.offload, p) < 0)
             atomicAdd(&count[id], 1);
         if (a.count && blockIdx.x == 0)
@@ -93,7 +95,7 @@ DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t 
     __syncthreads();
 #pragma unroll 1
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
-        if (OFFLOAD && offload_place(a.offload, p) >= 0)
+        if ((OFFLOAD && offload_place(a.offload, p) >= 0) || is_left_out(a, ids, p))
             continue;
         int k = rank_of(ids, p);
         list[count[((uint8_t *)ids)[p]] + k / T].p[k % T] = (uint16_t)p;

@@ -88,8 +88,10 @@ DEV int sort_pairs(const grouped_args &a, uint16_t *order, group_at *groups, uin
     __syncthreads();
 #pragma unroll 1
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
-        int id = load_fresh(a.expert + p);
+        int id = own_mat(a.own, load_fresh(a.expert + p));
         room[p] = (uint8_t)id;
+        if (id < 0)
+            continue;
         atomicAdd(&count[id], 1);
         if (a.w.count && blockIdx.x == 0)
             atomicAdd(&a.w.count[id], 1u);
@@ -104,13 +106,14 @@ DEV int sort_pairs(const grouped_args &a, uint16_t *order, group_at *groups, uin
     for (int i = 0; i < mine; i++)
         groups[group + i] = (group_at){(uint16_t)e, (uint16_t)(pair + i * GROUP_PAIRS)};
     if (e == THREADS - 1) {
-        groups[end & 0xffff] = (group_at){0, (uint16_t)a.n_pairs};
+        groups[end & 0xffff] = (group_at){0, (uint16_t)(end >> 16)};
         n_groups = end & 0xffff;
     }
     __syncthreads();
 #pragma unroll 1
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS)
-        order[count[room[p]] + rank_of(ids, p)] = (uint16_t)p;
+        if (!is_left_out(a, ids, p))
+            order[count[room[p]] + rank_of(ids, p)] = (uint16_t)p;
     __syncthreads();
     return n_groups;
 }

@@ -293,10 +293,11 @@ template <int K, bool GATED> static bool launch_experts(cudaStream_t s, tall_exp
 
 /* The one rule for what is computed here: on GPUs of 9.0, experts with more rows than a tile of
  * few_kernel, whose weights are all on the device. */
-template <bool GATED> static bool launch_kind(cudaStream_t s, const tall_experts &a)
+template <bool GATED>
+static bool launch_kind(cudaStream_t s, const tall_experts &a, const expert_lists &l)
 {
     const packed &w = a.a.w;
-    if (!cu_gpu.wgmma || w.where || expert_tile_rows(a.a.rows, w.n_mat) < 64)
+    if (!cu_gpu.wgmma || w.where || expert_tile_rows(a.a.rows, l.n_expert) < 64)
         return false;
     switch (w.kind) {
 #define DO(kind)                                                                                   \
@@ -320,7 +321,7 @@ extern "C" bool cu_expert_tall(cudaStream_t s, dev_mat y, dev_quant x, packed w,
     tall_experts a = {};
     a.a = rows_of(y, x, w, l, k);
     a.n_out = w.n_out;
-    return launch_kind<false>(s, a);
+    return launch_kind<false>(s, a, l);
 }
 
 extern "C" bool cu_expert_units(cudaStream_t s, expert_units u, expert_lists l, int32_t k)
@@ -335,7 +336,7 @@ extern "C" bool cu_expert_units(cudaStream_t s, expert_units u, expert_lists l, 
     a.unit = u.unit;
     a.silu = u.silu;
     a.copy = u.copy;
-    return launch_kind<true>(s, a);
+    return launch_kind<true>(s, a, l);
 }
 
 extern "C" int cu_tall_experts_init(void)

@@ -6,6 +6,7 @@
  * number on the device.
  */
 #include "backend/cuda/experts/guess.cuh"
+#include "backend/cuda/experts/own.cuh"
 #include "backend/cuda/product/launch_products.h"
 
 enum { ROUTER_THREADS = 128 };
@@ -347,12 +348,14 @@ extern "C" void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, u
     LAUNCH(count_kernel, dim3((unsigned)(n + 255) / 256), dim3(256), 0, s, id, n, count);
 }
 
-/* y[r, o] = sum_j share[r, j] part[r, j, o], in ascending j; without share, the sum of the parts
+/* y[r, o] = sum_j share[r, j] part[r, j, o], in ascending j; without share, the sum of the parts;
+ * with expert, of those that are not left out
  * grid:   256 columns x row
  * shared: none
  * bound:  bandwidth */
 __global__ void __launch_bounds__(256)
-    join_kernel(dev_mat y, const float *part, const float *share, int k)
+    join_kernel(dev_mat y, const float *part, const float *share, int k, const int32_t *expert,
+                expert_range own)
 {
     grid_trigger();
     grid_wait();
@@ -363,14 +366,16 @@ __global__ void __launch_bounds__(256)
 #pragma unroll 8
     for (int j = 0; j < k; j++) {
         size_t p = (size_t)r * k + j;
+        if (expert && own_mat(own, expert[p]) < 0)
+            continue;
         v = fma_rn(share ? share[p] : 1.0f, part[p * y.cols + i], v);
     }
     y.at[r * y.stride + i] = v;
 }
 
 extern "C" void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share,
-                               int32_t k)
+                               int32_t k, const int32_t *expert, expert_range own)
 {
     LAUNCH(join_kernel, dim3((unsigned)((y.cols + 255) / 256), (unsigned)y.rows), dim3(256), 0, s,
-           y, part, share, k);
+           y, part, share, k, expert, own);
 }

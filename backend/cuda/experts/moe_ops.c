@@ -82,6 +82,17 @@ void cuda_router_beside(pass *p, routing *r, mat x, const expert_router *to, boo
     cuda_done(p, "router");
 }
 
+/* The experts that a weight has: some, on a rank of a tensor split. */
+static expert_range own_of(const weight *w)
+{
+    return (expert_range){w->first_mat, w->n_mat};
+}
+/* How many there are. */
+static int32_t experts_of(const weight *w)
+{
+    return w->n_mat_all ? w->n_mat_all : w->n_mat;
+}
+
 /* Every pair of row and expert reads a matrix, until all are read. */
 static void reads_experts(cuda_device *c, routing r, const packed *w)
 {
@@ -106,7 +117,7 @@ static void pair_bias(pass *p, mat y, routing r, const weight *w)
     if (!bias || pass_failed(p) || !r.rows)
         return;
     cuda_select(p->dev);
-    cu_pair_bias(cuda_of(p)->stream, by_pair(y), r.id, bias);
+    cu_pair_bias(cuda_of(p)->stream, by_pair(y), r.id, own_of(w), bias);
 }
 
 static void product_of_pairs(pass *p, mat y, mat *x, routing r, const weight *w)
@@ -114,8 +125,8 @@ static void product_of_pairs(pass *p, mat y, mat *x, routing r, const weight *w)
     cuda_device *c = cuda_of(p);
     if (cuda_is_float(cuda_kind(p, w))) {
         if (!cuda_skip(p, y))
-            cu_expert_float(c->stream, cuda_mat(y), cuda_mat(*x), 1, r.id, r.k, cuda_view(w), NULL,
-                            0, w->n_out);
+            cu_expert_float(c->stream, cuda_mat(y), cuda_mat(*x), 1, r.id, r.k, cuda_view(w),
+                            own_of(w), NULL, 0, w->n_out);
         return;
     }
     dev_quant q = cuda_copy(p, x, false, false);
@@ -123,6 +134,7 @@ static void product_of_pairs(pass *p, mat y, mat *x, routing r, const weight *w)
         return;
     expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(w), .n_out = w->n_out},
                         .expert = r.id,
+                        .own = own_of(w),
                         .k = r.k};
     cu_product_vec(c->stream, a);
     reads_experts(c, r, &a.p.w);
@@ -152,21 +164,23 @@ static bool by_expert(const pass *p, const weight *w)
     return !cuda_few(p) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
 }
 
-static expert_lists sort_pairs(pass *p, routing *r, int32_t n_expert)
+static expert_lists sort_pairs(pass *p, routing *r, const weight *w)
 {
-    const int32_t n = r->rows * r->k;
+    const int32_t n = r->rows * r->k, n_expert = experts_of(w);
     sorted_pairs *s = &r->sorted;
-    if (s->n_expert != n_expert) {
+    const bool done = s->first == w->first_mat && s->n == w->n_mat;
+    if (!done) {
         const size_t tiles = (size_t)expert_tiles(n, n_expert) * EXPERT_TILE_BYTES;
         s->order = pass_temp(p, (size_t)n * sizeof *s->order);
         s->n_tiles = pass_temp(p, sizeof *s->n_tiles);
         s->tiles = pass_temp(p, tiles);
-        s->n_expert = n_expert;
-        if (!p->dry && !pass_failed(p))
-            cu_expert_sort(cuda_select(p->dev)->stream, r->id, n, n_expert,
-                           (expert_lists){s->order, s->n_tiles, s->tiles});
+        s->first = w->first_mat;
+        s->n = w->n_mat;
     }
-    return (expert_lists){s->order, s->n_tiles, s->tiles};
+    const expert_lists l = {s->order, s->n_tiles, s->tiles, n_expert};
+    if (!done && !p->dry && !pass_failed(p))
+        cu_expert_sort(cuda_select(p->dev)->stream, r->id, n, own_of(w), l);
+    return l;
 }
 
 static void expert_mma(pass *p, mat y, dev_quant x, const weight *w, expert_lists l, int32_t k)
@@ -229,7 +243,7 @@ static void glu_by_expert(pass *p, mat *y, mat x, routing *r, const weight *gate
                           act_kind act)
 {
     dev_quant q = cuda_copy(p, &x, true, false);
-    expert_lists l = sort_pairs(p, r, gate->n_mat);
+    expert_lists l = sort_pairs(p, r, gate);
     const size_t mark = pass_mark(p);
     if (units_by_expert(p, y, q, *r, gate, up, act, l))
         return;
@@ -245,6 +259,12 @@ static void glu_by_expert(pass *p, mat *y, mat x, routing *r, const weight *gate
         pair_bias(p, b, *r, up);
     }
     unit_of_pairs(p, y, a, b, up, act);
+}
+
+/* Is there a byte for every expert that the weight has, and one for all others? */
+static bool sorts_all(const weight *w)
+{
+    return !w->n_mat_all || w->n_mat <= SOME_EXPERTS;
 }
 
 /* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row,
@@ -274,33 +294,12 @@ static bool together(cuda_device *c, expert_product a, const offload_view *v)
     return true;
 }
 
-/* ---- Experts of a rank ---------------------------------------------------------------------- */
-
-/* The same choice, as kernels take it for a weight with some of the experts. A pair that the weight
- * does not have becomes one that it has, of the same row where there is one, and counts 0 times: so
- * its products read nothing that others do not read, and no kernel has to leave out pairs. */
-static routing own_experts(pass *p, routing r, const weight *w)
-{
-    const size_t n = (size_t)r.rows * (size_t)r.k;
-    routing own = {.rows = r.rows, .k = r.k};
-    if (!w->n_mat_all)
-        return r;
-    own.id = pass_temp(p, n * sizeof *own.id);
-    own.weight = pass_temp(p, n * sizeof *own.weight);
-    if (p->dry || pass_failed(p) || !r.rows)
-        return own;
-    cuda_device *c = cuda_of(p);
-    cuda_select(p->dev);
-    cu_own_experts(c->stream, (own_choice){r.id, r.weight, own.id, own.weight, r.rows, r.k,
-                                           w->first_mat, w->n_mat});
-    cuda_done(p, "own experts");
-    return own;
-}
-
-static void moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
-                    act_kind act)
+void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
+                  act_kind act)
 {
     cuda_device *c = cuda_of(p);
+    if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
+        return;
     cuda_experts_arrive(p, gate);
     if (by_expert(p, gate) && (!up || by_expert(p, up))) {
         count_choice(p, *r, gate);
@@ -316,7 +315,7 @@ static void moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, cons
         count_choice(p, *r, gate);
         CUDA_OP(p, "moe_glu", *y,
                 cu_expert_float(c->stream, cuda_mat(*y), cuda_mat(x), 1, r->id, r->k,
-                                cuda_view(gate), &u, up ? 0 : y->cols, y->cols));
+                                cuda_view(gate), own_of(gate), &u, up ? 0 : y->cols, y->cols));
         return;
     }
     if (!cuda_gates(act) || !cuda_pairs(p, gate, up, y->cols)) {
@@ -342,6 +341,7 @@ static void moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, cons
         return;
     expert_product a = {.p = cuda_pair_args(gate, up, y->cols, act),
                         .expert = r->id,
+                        .own = own_of(gate),
                         .k = r->k,
                         .chosen = r->router && r->router == c->routers_ended,
                         .unit = unit};
@@ -360,7 +360,7 @@ static void moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, cons
     /* A kernel that does not wait writes beside those after the router, so not where scratch that
      * one of them may still read was released since. */
     a.ready = a.chosen && ready && p->side[p->here].n_releases == c->router_releases;
-    if (!together(c, a, offload ? &v : NULL)) {
+    if (!sorts_all(gate) || !together(c, a, offload ? &v : NULL)) {
         if (offload)
             cu_product_vec_offload(c->stream, a, v);
         else
@@ -373,29 +373,129 @@ static void moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, cons
     cuda_done(p, "moe_glu");
 }
 
-void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
-                  act_kind act)
-{
-    routing own;
-    if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
-        return;
-    if (!gate->n_mat_all) {
-        moe_glu(p, y, x, r, gate, up, act);
-        return;
-    }
-    own = own_experts(p, *r, gate);
-    moe_glu(p, y, x, &own, gate, up, act);
-}
-
 static expert_product down_product(mat y, dev_quant x, routing r, const weight *down)
 {
     return (expert_product){
         .p = {.y = cuda_mat(y), .x = x, .w = cuda_view(down), .n_out = down->n_out},
         .expert = r.id,
+        .own = own_of(down),
         .share = r.weight,
         .k = r.k,
         .x_per_pair = true,
         .chosen = r.in_use};
+}
+
+/* Of the pairs that down has; NULL: all. */
+static const int32_t *joined(routing r, const weight *down)
+{
+    return down->n_mat_all ? r.id : NULL;
+}
+
+/* Columns first to first + n - 1 of a copy in single rows; q.cols stays the length of a row. */
+static dev_quant columns_of_copy(dev_quant q, int32_t first)
+{
+    if (q.q) {
+        q.q += first;
+        q.s = (char *)q.s + (size_t)(first / GROUP) * 8;
+    }
+    return q;
+}
+
+/* The product of all pairs, then the sum of a row's. False: there is one row, or no room. */
+static bool down_together(pass *p, mat y, dev_quant q, routing r, const weight *down,
+                          const offload_view *v)
+{
+    cuda_device *c = cuda_of(p);
+    mat outputs = pass_mat(p, y.rows, r.k, down->n_out);
+    if (cuda_skip(p, y))
+        return true;
+    if (!sorts_all(down) || !together(c, down_product(outputs, q, r, down), v))
+        return false;
+    if (v)
+        cu_offload_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k, *v);
+    else
+        cu_expert_join(c->stream, cuda_mat(y), outputs.at, NULL, r.k, joined(r, down),
+                       own_of(down));
+    return true;
+}
+
+static void down_bias(pass *p, mat y, routing r, const weight *down)
+{
+    const float *bias = cuda_vector(p, down->bias);
+    if (!bias || pass_failed(p) || !y.rows)
+        return;
+    cuda_select(p->dev);
+    cu_expert_bias(cuda_of(p)->stream, cuda_mat(y), r.id, own_of(down), r.weight, r.k, bias);
+}
+
+/* ---- Segments of a rank ---------------------------------------------------------------------- */
+
+static void add_segment(down_segments *a, float *y, const weight *w, int32_t x_group)
+{
+    a->of[a->n++] = (down_segment){cuda_view(w), own_of(w), x_group, y};
+}
+
+/* Weights of blocks, rows of answers. A row alone takes one launch; so does each of several, where
+ * they cannot be sorted. Others are sorted by segment. */
+static void segments_down(pass *p, const mat *y, mat x, routing r, const weight *w, int32_t n)
+{
+    cuda_device *c = cuda_of(p);
+    const size_t row = (size_t)r.k;
+    dev_quant q = copy_by_pair(p, x, false);
+    const size_t mark = pass_mark(p);
+    for (int32_t i = 0, first = 0; i < n && x.rows > 1; i++) {
+        const dev_quant part = columns_of_copy(q, first);
+        const bool done = down_together(p, y[i], part, r, &w[i], NULL);
+        first += w[0].n_in < x.cols ? w[i].n_in : 0;
+        pass_release(p, mark);
+        if (!done)
+            break;
+        if (i == n - 1) {
+            if (!cuda_idle(p, x))
+                cuda_done(p, "moe_down");
+            return;
+        }
+    }
+    if (cuda_skip(p, y[0]))
+        return;
+    for (int32_t at = 0; at < x.rows; at++) {
+        down_segments a = {.k = r.k,
+                           .n_out = w->n_out,
+                           .x = some_of_copy(q, at * r.k, r.k),
+                           .expert = r.id + (size_t)at * row,
+                           .share = r.weight + (size_t)at * row,
+                           .chosen = r.in_use};
+        for (int32_t i = 0, first = 0; i < n; i++) {
+            add_segment(&a, mat_row(y[i], at), &w[i], first / GROUP);
+            first += w[0].n_in < x.cols ? w[i].n_in : 0;
+        }
+        cu_down_segments(c->stream, a);
+    }
+    cuda_done(p, "moe_down");
+}
+
+bool cuda_moe_down_segments(pass *p, const mat *y, mat x, routing r, const weight *w, int32_t n)
+{
+    const int32_t kind = cuda_kind(p, w);
+    bool can = cuda_few(p) && !cuda_is_float(kind) && x.cols % GROUP == 0;
+    int32_t cols = 0;
+    for (int32_t i = 0; i < n && can; i++) {
+        can = cuda_kind(p, &w[i]) == kind && !w[i].home && w[i].n_in % GROUP == 0;
+        cols += w[i].n_in;
+    }
+    if (!can || (cols != x.cols && w->n_in != x.cols))
+        return false;
+    for (int32_t i = 0; i < n; i++)
+        if (!cuda_loaded(p, &w[i]))
+            return true;
+    segments_down(p, y, x, r, w, n);
+    for (int32_t i = 0; i < n; i++) {
+        const packed v = p->dry || pass_failed(p) ? (packed){0} : cuda_view(&w[i]);
+        down_bias(p, y[i], r, &w[i]);
+        if (v.codes)
+            reads_experts(cuda_of(p), r, &v);
+    }
+    return true;
 }
 
 static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
@@ -405,11 +505,12 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
         return;
     if (by_expert(p, down)) {
         dev_quant q = copy_by_pair(p, x, true);
-        expert_lists l = sort_pairs(p, &r, down->n_mat);
+        expert_lists l = sort_pairs(p, &r, down);
         mat outputs = pass_mat(p, x.rows, r.k, down->n_out);
         expert_mma(p, outputs, q, down, l, 1);
         CUDA_OP(p, "moe_down", y,
-                cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k));
+                cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k, joined(r, down),
+                               own_of(down)));
         return;
     }
     if (cuda_is_float(cuda_kind(p, down))) {
@@ -417,47 +518,40 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
         if (pass_failed(p) || cuda_skip(p, y))
             return;
         cu_expert_float(c->stream, cuda_mat(outputs), cuda_mat(x), r.k, r.id, r.k, cuda_view(down),
-                        NULL, 0, down->n_out);
-        cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k);
+                        own_of(down), NULL, 0, down->n_out);
+        cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k, joined(r, down),
+                       own_of(down));
         cuda_done(p, "moe_down");
         return;
     }
-    dev_quant q = copy_by_pair(p, x, false);
-    mat outputs = x.rows > 1 ? pass_mat(p, x.rows, r.k, down->n_out) : (mat){0};
-    if (cuda_skip(p, y))
+    if (down->n_mat_all) {
+        segments_down(p, &y, x, r, down, 1);
         return;
-    expert_product a = down_product(y, q, r, down);
+    }
+    dev_quant q = copy_by_pair(p, x, false);
+    if (cuda_skip(p, y)) {
+        if (p->dry && x.rows > 1)
+            pass_mat(p, x.rows, r.k, down->n_out);
+        return;
+    }
     cuda_offload *offload = cuda_offload_of(c, down);
     const offload_view v = offload ? cuda_offload_again(offload, down) : (offload_view){0};
-    reads_experts(c, r, &a.p.w);
-    if (outputs.at) {
-        expert_product b = a;
-        b.p.y = cuda_mat(outputs);
-        if (together(c, b, offload ? &v : NULL)) {
-            if (offload)
-                cu_offload_join(c->stream, a.p.y, outputs.at, r.weight, r.k, v);
-            else
-                cu_expert_join(c->stream, a.p.y, outputs.at, NULL, r.k);
-            cuda_done(p, "moe_down");
-            return;
-        }
+    const packed w = cuda_view(down);
+    reads_experts(c, r, &w);
+    if (x.rows == 1 || !down_together(p, y, q, r, down, offload ? &v : NULL)) {
+        const expert_product a = down_product(y, q, r, down);
+        if (offload)
+            cu_product_vec_offload(c->stream, a, v);
+        else
+            cu_product_vec(c->stream, a);
     }
-    if (offload)
-        cu_product_vec_offload(c->stream, a, v);
-    else
-        cu_product_vec(c->stream, a);
     cuda_done(p, "moe_down");
 }
 
 void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
-    const float *bias = cuda_vector(p, down->bias);
-    r = own_experts(p, r, down);
     moe_down(p, y, x, r, down);
-    if (bias && !pass_failed(p) && y.rows) {
-        cuda_select(p->dev);
-        cu_expert_bias(cuda_of(p)->stream, cuda_mat(y), r.id, r.weight, r.k, bias);
-    }
+    down_bias(p, y, r, down);
     cuda_experts_leave(p, down);
 }
 
@@ -481,8 +575,6 @@ bool cuda_moe_parts(pass *p, mat parts, mat x, routing r, const weight *down)
     cuda_experts_leave(p, down);
     return true;
 }
-
-enum { DOWN_WARPS = 16 }; /* of a block of expert_down_kernel */
 
 /* Is w of one expert's layout and shape, so that the experts' launch can have it beside them? */
 static bool like_expert(const weight *w, const weight *experts, int32_t n_out)
@@ -512,9 +604,10 @@ static bool has_biases(const mixture *m)
 
 /* One row, whose shared expert is one more pair of the launches of experts. More rows take the
  * expansion, whose bits are the same. */
-bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
+bool cuda_mixture(pass *p, mat y, mat x, const mixture *m, const mat *part)
 {
     cuda_device *c = cuda_of(p);
+    const weight *own = part ? m->down->segment : m->down;
     const route_rule plain = {.factor = 1}, *rule = m->rule ? m->rule : &plain;
     const weight *w = m->router;
     if (!m->shared_gate || has_biases(m) || m->act == ACT_SWIGLU_CUT)
@@ -524,7 +617,7 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
         x.stride % 4 || n_ff % GROUP || m->gate->n_out != (m->up ? n_ff : 2 * n_ff) ||
         !like_expert(m->shared_gate, m->gate, n_ff) || !like_expert(m->shared_up, m->gate, n_ff) ||
         (m->up && !like_expert(m->up, m->gate, n_ff)) ||
-        !like_expert(m->shared_down, m->down, m->down->n_out))
+        !like_expert(m->shared_down, own, own->n_out) || (part && cuda_offload_of(c, m->gate)))
         return false;
     packed down = cuda_view(m->shared_down);
     int32_t warps = cu_product_warps(&down);
@@ -554,6 +647,7 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     cu_router(c->stream, choose, cuda_offload_tells(offload, w, 1, m->k));
     expert_product a = {.p = cuda_pair_args(m->gate, m->up, n_ff, m->act),
                         .expert = id,
+                        .own = own_of(m->gate),
                         .k = k,
                         .shared_warps = warps};
     a.p.y = cuda_mat(e);
@@ -569,9 +663,34 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     } else {
         cu_product_vec(c->stream, a);
     }
+    const packed *once[] = {&choose.w, &a.shared, &a.shared_up, &down};
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
+        cuda_reads(c, once[i], 1);
+    reads_experts(c, r, &a.p.w);
+    if (m->up)
+        reads_experts(c, r, &a.p.up);
+    if (part) {
+        down_segments s = {.k = m->k,
+                           .n_out = own->n_out,
+                           .x = copy,
+                           .expert = id,
+                           .share = share,
+                           .chosen = true,
+                           .shared = down,
+                           .shared_warps = warps,
+                           .shared_y = y.at};
+        for (int32_t i = 0; i < m->down->n_segments; i++)
+            add_segment(&s, part[i].at, &own[i], 0);
+        cu_down_segments(c->stream, s);
+        for (int32_t i = 0; i < s.n; i++)
+            reads_experts(c, r, &s.of[i].w);
+        cuda_done(p, "mixture");
+        return true;
+    }
     expert_product d = {
         .p = {.y = cuda_mat(y), .x = copy, .w = cuda_view(m->down), .n_out = m->down->n_out},
         .expert = id,
+        .own = own_of(m->down),
         .share = share,
         .k = k,
         .x_per_pair = true,
@@ -584,12 +703,6 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     } else {
         cu_product_vec(c->stream, d);
     }
-    const packed *once[] = {&choose.w, &a.shared, &a.shared_up, &d.shared};
-    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
-        cuda_reads(c, once[i], 1);
-    reads_experts(c, r, &a.p.w);
-    if (m->up)
-        reads_experts(c, r, &a.p.up);
     reads_experts(c, r, &d.p.w);
     cuda_done(p, "mixture");
     return true;

@@ -8,12 +8,13 @@
 #define BACKEND_CUDA_PAIRS_CUH
 
 #include "backend/cuda/activations.cuh"
-#include "backend/cuda/product/launch_products.h"
+#include "backend/cuda/experts/own.cuh"
 
 /* What a product of experts is given, whichever kernel computes it. */
 struct pair_args {
     int32_t n_out, n_pairs, k;
     const int32_t *expert;
+    expert_range own;
     const float *share; /* the pair's weight in the sum over a row's experts; NULL: gated */
     dev_quant x;
     int32_t x_pairs; /* pairs per row of x: k or 1 */
@@ -31,6 +32,7 @@ static inline pair_args pairs_of_product(const expert_product &e, const launch_m
     a.n_pairs = e.p.y.rows * e.k;
     a.k = e.k;
     a.expert = e.expert;
+    a.own = e.own;
     a.share = e.share;
     a.x = e.p.x;
     a.x_pairs = e.x_per_pair ? 1 : e.k;
@@ -58,6 +60,14 @@ DEV int sum_up_to(int v, int *sums)
     for (int i = 0; i < warp; i++)
         v += sums[i];
     return v;
+}
+
+/* The byte of a pair that is left out. A weight that has not all experts has at most SOME_EXPERTS.
+ */
+enum { LEFT_OUT = 255 };
+DEV bool is_left_out(const pair_args &a, const uint32_t *ids, int p)
+{
+    return a.own.n <= SOME_EXPERTS && ((const uint8_t *)ids)[p] == LEFT_OUT;
 }
 
 /* The number of pairs before p with p's expert, four bytes of ids at a time. A row chooses an

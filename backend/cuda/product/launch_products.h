@@ -8,6 +8,11 @@
 extern "C" {
 #endif
 
+/* Experts first to first + n - 1: matrix k of a weight is expert first + k. A pair with another
+ * expert is left out: nothing of it is read or written. Of a whole weight 0 and n_mat. */
+typedef struct expert_range {
+    int32_t first, n;
+} expert_range;
 enum { UNIT_COLUMNS = UNIT * GROUP };
 
 /* pack.cu */
@@ -19,15 +24,20 @@ void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows,
 /* prompt: by the order of sums of prompts */
 void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w, bool prompt);
 void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, const int32_t *id,
-                     int32_t k, packed w, const packed *up, int32_t up_row, int32_t n_out);
+                     int32_t k, packed w, expert_range own, const packed *up, int32_t up_row,
+                     int32_t n_out);
+/* Where x has more columns than w has inputs: w's group g is x's group first + g / tile * step + g %
+ * tile. tile 0: first + g. */
+typedef struct x_part {
+    int32_t first, tile, step;
+} x_part;
 /* Products of int8 activations with weights of blocks: the part that all kernels share. */
 typedef struct product_args {
     dev_mat y;
     dev_quant x;
     packed w, up;          /* up only with glu: y = gelu(w x) * (up x), or silu */
     int32_t up_row, n_out; /* the first row of up; outputs */
-    int32_t x_unit; /* the columns of x begin here (UNIT_COLUMNS), where x has more than w's inputs:
-                       of cu_products and cu_product_rows, without a gated unit */
+    x_part x_from;         /* of cu_products and cu_product_rows, without a gated unit */
     bool glu;
     bool silu;   /* instead of gelu */
     bool late;   /* the next kernel may begin only when all kernels before this one have ended */
@@ -52,6 +62,7 @@ typedef struct one_product {
 typedef struct expert_product {
     product_args p;
     const int32_t *expert;
+    expert_range own;
     const float *share; /* moe_down: y[r] = sum_j share[r, j] (down x[r, j]) */
     int32_t k;
     bool x_per_pair;
@@ -66,6 +77,27 @@ typedef struct expert_product {
 } expert_product;
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
 int cu_vec_init(void);
+/* rank_experts.cu: down products of one row, each of some columns or with some experts. */
+enum { DOWN_SEGMENTS = 4, DOWN_WARPS = 16 /* at most so many experts of a row */ };
+typedef struct down_segment {
+    packed w; /* the same format and outputs of all */
+    expert_range own;
+    int32_t x_group; /* the first of x, whose rows may have more columns than w has inputs */
+    float *y;        /* y[o] = sum_j share[j] (w x[j]) */
+} down_segment;
+typedef struct down_segments {
+    down_segment of[DOWN_SEGMENTS];
+    int32_t n, k, n_out;
+    dev_quant x;
+    const int32_t *expert;
+    const float *share;
+    bool chosen; /* as of expert_product */
+    /* shared_warps > 0: a shared expert with row k of x, y[o] = share[k] (w x[k]). */
+    packed shared;
+    int32_t shared_warps;
+    float *shared_y;
+} down_segments;
+void cu_down_segments(cudaStream_t s, down_segments a);
 int cu_product_warps(const packed *w); /* of a tile, in a product without a gate */
 /* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
  * x, or one gated unit. Of several formats the last two run at the same time. */
@@ -107,7 +139,7 @@ int cu_ple_init(void);
 /* matmul_experts.cu: experts of 2 to FEW_ROWS rows, gated or, with share, each pair's part of
  * moe_down's sum times its share: y [rows, k * n_out]. False, and nothing is launched, where a
  * block has no room for so many pairs (EXPERT_PAIRS at most) or experts, or for such long rows. */
-enum { EXPERT_PAIRS = 1024 };
+enum { EXPERT_PAIRS = 1024, SOME_EXPERTS = 255 /* most of a weight that has not all */ };
 bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory);
 int cu_experts_init(void);
 /* matmul_grouped.cu: the same on the integer tensor cores, for gated products of GROUPED_ROWS rows
@@ -150,6 +182,8 @@ enum { EXPERT_TILE_BYTES = 16 };
 typedef struct expert_lists {
     int32_t *order, *n_tiles;
     void *tiles;
+    int32_t n_expert; /* that rows choose from, of which a weight may have some: kernels and tiles
+                         follow it, and so are those of any number of ranks */
 } expert_lists;
 /* Rows of a tile of experts: about as many as an expert has. */
 static inline int32_t expert_tile_rows(int32_t n_pairs, int32_t n_expert)
@@ -163,7 +197,7 @@ static inline int32_t expert_tiles(int32_t n_pairs, int32_t n_expert)
     int32_t last = n_pairs < n_expert ? n_pairs : n_expert;
     return n_pairs / expert_tile_rows(n_pairs, n_expert) + last;
 }
-void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs, int32_t n_expert,
+void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs, expert_range own,
                     expert_lists l);
 void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k);
 /* moe.cu */
@@ -194,20 +228,14 @@ typedef struct router_args {
 void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, uint32_t *count);
 /* The biases of a row's experts: y[p, i] += bias[expert[p], i] for every pair p, and y[r, i] +=
  * sum_j share[r, j] bias[expert[r, j], i], in ascending j. */
-void cu_pair_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *bias);
-void cu_expert_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *share, int32_t k,
-                    const float *bias);
-/* A choice by experts first .. first + n - 1 alone, numbered from 0: other pairs become the row's
- * first of these, or 0, with a share of 0. */
-typedef struct own_choice {
-    const int32_t *id; /* [rows, k] */
-    const float *share;
-    int32_t *own_id;
-    float *own_share;
-    int32_t rows, k, first, n;
-} own_choice;
-void cu_own_experts(cudaStream_t s, own_choice a);
-void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
+void cu_pair_bias(cudaStream_t s, dev_mat y, const int32_t *expert, expert_range own,
+                  const float *bias);
+void cu_expert_bias(cudaStream_t s, dev_mat y, const int32_t *expert, expert_range own,
+                    const float *share, int32_t k, const float *bias);
+/* y[r] = sum_j share[r, j] part[r, j], in ascending j. share NULL: 1. expert NULL: all pairs have a
+ * part. */
+void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k,
+                    const int32_t *expert, expert_range own);
 
 #ifdef __cplusplus
 }

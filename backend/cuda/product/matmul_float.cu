@@ -8,8 +8,8 @@
  * slices in ascending order. Few rows have a lane for each slice (slices_kernel); many rows have
  * tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
  */
-#include "backend/cuda/product/launch_products.h"
 #include "backend/cuda/activations.cuh"
+#include "backend/cuda/experts/own.cuh"
 
 template <int K> DEV float load1(const uint8_t *row, int64_t i)
 {
@@ -27,6 +27,7 @@ struct float_args {
     bool glu;              /* y = gelu(W x) * (W' x), W' = up, rows up_row.. */
     packed up;
     int32_t up_row, n_out;
+    expert_range own;
 };
 
 /* y[r, o] = sum_i x[r, i] W[o, i]      W: floats, x: f32, rows in tiles of R
@@ -43,7 +44,10 @@ template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kern
     int r0 = (int)blockIdx.y * R, n = a.w.n_in, head = 0;
     size_t mat = 0;
     if (a.expert) { /* R is 1 */
-        mat = (size_t)a.expert[r0];
+        const int own = own_mat(a.own, a.expert[r0]);
+        if (own < 0)
+            return;
+        mat = (size_t)own;
         head = r0 % a.k;
         r0 /= a.k;
     }
@@ -230,7 +234,7 @@ template <int R> static void launch_float(cudaStream_t s, float_args a, int tile
 
 extern "C" void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w, bool prompt)
 {
-    float_args a = {y, x, w, 0, 1, 1, false, w, 0, w.n_out};
+    float_args a = {y, x, w, 0, 1, 1, false, w, 0, w.n_out, {}};
     if (prompt && w.n_in % 4 == 0 && x.stride % 4 == 0) {
         if (w.kind == PACK_F32)
             launch_prompt<PACK_F32>(s, a);
@@ -246,9 +250,9 @@ extern "C" void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w, 
 
 /* Experts: row r, head j of y is a product with matrix id[r * k + j]; with up, the gated pair. */
 extern "C" void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads,
-                                const int32_t *id, int32_t k, packed w, const packed *up,
-                                int32_t up_row, int32_t n_out)
+                                const int32_t *id, int32_t k, packed w, expert_range own,
+                                const packed *up, int32_t up_row, int32_t n_out)
 {
-    float_args a = {y, x, w, id, k, x_heads, up != 0, up ? *up : w, up_row, n_out};
+    float_args a = {y, x, w, id, k, x_heads, up != 0, up ? *up : w, up_row, n_out, own};
     launch_float<1>(s, a, y.rows * k);
 }

@@ -16,6 +16,7 @@
  * with rows gathered through the sorted list; nothing waits for the host. On GPUs of 9.0 most go to
  * matmul_tall_experts_hopper.cu.
  */
+#include "backend/cuda/experts/own.cuh"
 #include "backend/cuda/product/lattice.cuh"
 #include "backend/cuda/product/launch_tall.h"
 #include "backend/cuda/product/prompt.cuh"
@@ -440,14 +441,17 @@ DEV int sum_to_lane(int v)
     return v;
 }
 
-/* Experts of four pairs, whose loads are under way together; -1 past the end. */
+/* Experts of four pairs, whose loads are under way together; -1 past the end and where a pair is left
+ * out. */
 enum { SORT_THREADS = 1024 };
-DEV int4 four_experts(const int32_t *expert, int p, int n_pairs)
+DEV int4 four_experts(const int32_t *expert, int p, int n_pairs, const expert_range &own)
 {
     const int step = SORT_THREADS;
     int4 e = {p < n_pairs ? expert[p] : -1, p + step < n_pairs ? expert[p + step] : -1,
               p + 2 * step < n_pairs ? expert[p + 2 * step] : -1,
               p + 3 * step < n_pairs ? expert[p + 3 * step] : -1};
+    e.x = own_mat(own, e.x), e.y = own_mat(own, e.y);
+    e.z = own_mat(own, e.z), e.w = own_mat(own, e.w);
     return e;
 }
 DEV void count_one(int *count, int expert)
@@ -467,19 +471,20 @@ DEV void place_one(int *place, int32_t *order, int expert, int p)
  * shared: counts and places, two ints per expert
  * bound:  latency */
 __global__ void __launch_bounds__(SORT_THREADS)
-    sort_kernel(const int32_t *expert, int n_pairs, int n_expert, int most_rows, int even,
+    sort_kernel(const int32_t *expert, int n_pairs, expert_range own, int most_rows, int even,
                 int32_t *order, expert_tile *tiles, int32_t *n_tiles)
 {
     grid_trigger();
     grid_wait();
     DYN_SHARED(int32_t, count);
+    const int n_expert = own.n;
     int32_t *place = count + n_expert;
     int t = (int)threadIdx.x;
     for (int e = t; e < n_expert; e += SORT_THREADS)
         count[e] = 0;
     __syncthreads();
     for (int p = t; p < n_pairs; p += 4 * SORT_THREADS) {
-        int4 e = four_experts(expert, p, n_pairs);
+        int4 e = four_experts(expert, p, n_pairs, own);
         count_one(count, e.x), count_one(count, e.y), count_one(count, e.z), count_one(count, e.w);
     }
     __syncthreads();
@@ -505,7 +510,7 @@ __global__ void __launch_bounds__(SORT_THREADS)
     }
     __syncthreads();
     for (int p = t; p < n_pairs; p += 4 * SORT_THREADS) {
-        int4 e = four_experts(expert, p, n_pairs);
+        int4 e = four_experts(expert, p, n_pairs, own);
         place_one(place, order, e.x, p), place_one(place, order, e.y, p + SORT_THREADS);
         place_one(place, order, e.z, p + 2 * SORT_THREADS);
         place_one(place, order, e.w, p + 3 * SORT_THREADS);
@@ -513,11 +518,11 @@ __global__ void __launch_bounds__(SORT_THREADS)
 }
 
 extern "C" void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs,
-                               int32_t n_expert, expert_lists l)
+                               expert_range own, expert_lists l)
 {
-    const int most = expert_tile_rows(n_pairs, n_expert);
-    LAUNCH(sort_kernel, dim3(1), dim3(SORT_THREADS), (size_t)n_expert * 2 * sizeof(int32_t), s,
-           expert, n_pairs, n_expert, most, cu_gpu.wgmma ? 8 : most, l.order,
+    const int most = expert_tile_rows(n_pairs, l.n_expert);
+    LAUNCH(sort_kernel, dim3(1), dim3(SORT_THREADS), (size_t)own.n * 2 * sizeof(int32_t), s,
+           expert, n_pairs, own, most, cu_gpu.wgmma ? 8 : most, l.order,
            (expert_tile *)l.tiles, l.n_tiles);
 }
 
@@ -528,5 +533,5 @@ extern "C" void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, 
     mma_args a = {y, x.bf, w, y.rows, (const expert_tile *)l.tiles, l.n_tiles, l.order, k};
     if (cu_expert_tall(s, y, x, w, l, k))
         return;
-    mma_any(s, a, expert_tile_rows(y.rows, w.n_mat), expert_tiles(y.rows, w.n_mat));
+    mma_any(s, a, expert_tile_rows(y.rows, l.n_expert), expert_tiles(y.rows, l.n_expert));
 }

@@ -39,6 +39,7 @@ struct one_args {
     one_job job[ONE_JOBS];
     int32_t n_jobs, n_group, n_unit, kind;
     int32_t x_groups, x_units; /* of x: where jobs have parts of it, more than of w */
+    x_part x_from;             /* of tiles: the parts are laid side by side */
     one_share share[2];
     const int8_t *q; /* the row as codes and scales, or NULL: then floats */
     const void *s;
@@ -49,11 +50,35 @@ struct one_args {
     bool glu, silu, late;
 };
 
+/* Jobs have parts of every tile of the row: a part's come to lie side by side, as its weights are.
+ * A call, because the code of other rows is fetched in less time without it. */
+template <int K> static __device__ __noinline__ void tiles_to_shared(char *mem, const one_args &a)
+{
+    const int whole = a.x_units * UNIT;
+    uint4 *q = (uint4 *)mem;
+    float2 *s = (float2 *)(mem + whole * 32);
+    for (int i = (int)threadIdx.x; i < whole; i += 32 * WARPS) {
+        const int job = i / a.n_group, at = i % a.n_group, width = a.x_from.tile;
+        const int from = at / width * a.x_from.step + job * width + at % width;
+        const bool in = i < a.x_groups;
+        const uint4 zero = make_uint4(0, 0, 0, 0);
+        float2 v = in ? ((const float2 *)a.s)[from] : make_float2(0, 0);
+        q[2 * i] = in ? ((const uint4 *)a.q)[2 * from] : zero;
+        q[2 * i + 1] = in ? ((const uint4 *)a.q)[2 * from + 1] : zero;
+        if (sums<K>::floats)
+            v.y = scaled_sum(v);
+        s[i] = v;
+    }
+}
+
 template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
 {
     int n = a.x_groups, whole = a.x_units * UNIT;
     if (a.q) {
-        row_to_shared<K, 32 * WARPS>(mem, a.q, a.s, n, whole);
+        if (a.x_from.tile)
+            tiles_to_shared<K>(mem, a);
+        else
+            row_to_shared<K, 32 * WARPS>(mem, a.q, a.s, n, whole);
     } else { /* a short row without codes: every block makes its own */
         float2 *s = (float2 *)(mem + whole * 32);
         dev_quant to = {(int8_t *)mem, s, 0, 1, 32 * whole, 1};
@@ -212,7 +237,9 @@ template <int K> static void put_job(one_args *a, const product_args &p, bool up
     const packed &w = up ? p.up : p.w;
     one_job *j = &a->job[a->n_jobs++];
     *j = (one_job){
-        planes_from<K>(w, up ? p.up_row : 0), p.y.at, p.bias, p.n_out, 0, 0, p.x_unit * UNIT};
+        planes_from<K>(w, up ? p.up_row : 0), p.y.at, p.bias, p.n_out, 0, 0, p.x_from.first};
+    if (p.x_from.tile) /* in shared memory the part follows those before it */
+        j->x_group = p.x_from.first / p.x_from.tile * w.n_group;
     while (1 << j->lg < product_warps(w, p.glu))
         j->lg++;
 }
@@ -278,7 +305,7 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
     a.n_group = x.w.n_group;
     a.n_unit = x.w.n_unit;
     a.x_groups = x.x.cols > a.n_group * GROUP ? x.x.cols / GROUP : a.n_group;
-    a.x_units = (a.x_groups + UNIT - 1) / UNIT;
+    a.x_from = x.x_from;
     a.kind = x.w.kind;
     a.q = x.x.q;
     a.s = x.x.s;
@@ -297,6 +324,10 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
     }
     if (a.glu)
         put_job<K>(&a, x, true);
+    int end = a.x_groups; /* of what is read: a part's last unit may go on in the next part */
+    for (int i = 0; i < a.n_jobs; i++)
+        end = end > a.job[i].x_group + a.n_unit * UNIT ? end : a.job[i].x_group + a.n_unit * UNIT;
+    a.x_units = (end + UNIT - 1) / UNIT;
     start<K, K2>(s, &a, a.glu ? 2 : n_first, memory);
 }
 

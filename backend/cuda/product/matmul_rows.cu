@@ -39,7 +39,7 @@ struct rows_job {
     dev_mat y;
     const float *bias; /* or NULL */
     int n_out, block;  /* outputs; the product's first block */
-    int x_unit;        /* of x, for the first unit of w */
+    x_part x_from;     /* of x, for w's units */
 };
 
 struct rows_args {
@@ -96,7 +96,8 @@ struct x_stage {
 /* Copies a stage, a warp per unit of eight rows: between two barriers no warp has much more of it
  * than the others. Missing rows and groups become zeros. */
 template <int K, int NT>
-DEV void copy_x(uint8_t *codes, const rows_args &r, int x_unit, int first, const x_stage &stage)
+DEV void copy_x(uint8_t *codes, const rows_args &r, const x_part &part, int first,
+                const x_stage &stage)
 {
     using T = traits<K>;
     using S = staged<K>;
@@ -110,8 +111,10 @@ DEV void copy_x(uint8_t *codes, const rows_args &r, int x_unit, int first, const
         const place_at place = {k / r.unit_rounds, k % r.unit_rounds};
         const int unit = place.unit(r, first) + i % r.abreast;
         const int left = r.p.w.n_group * 8 - unit * 64;
+        const int tile = part.tile ? unit * UNIT / part.tile : 0; /* tiles are of whole units */
+        const int group = part.first + unit * UNIT + tile * (part.step - part.tile);
         const size_t at =
-            (size_t)((rows.first >> 3) + t) * (size_t)entries + (size_t)(x_unit + unit) * 64;
+            (size_t)((rows.first >> 3) + t) * (size_t)entries + (size_t)group * 8;
         const int8_t *q = x.q + at * 32;
         const xscale *s = (const xscale *)x.s + at;
         uint8_t *to = codes + (t * r.x_units + stage.at + i) * X_CODES;
@@ -384,7 +387,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     if (a.late)
         grid_trigger();
     x_stage x_now = {0, r.x_first, 0};
-    copy_x<K, NT>(xs, r, job.x_unit, first, x_now);
+    copy_x<K, NT>(xs, r, job.x_from, first, x_now);
     copy_commit();
     copy_commit(); /* commits alternate from here on: a stage of activations, then a unit of weights
                     */
@@ -399,7 +402,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
             x_now.n = min(r.x_steps, n_step - x_now.k);
             x_now.at = r.x_whole ? x_now.k * r.abreast : 0;
             if (x_now.n > 0)
-                copy_x<K, NT>(r.x_whole ? xs : x_other, r, job.x_unit, first, x_now);
+                copy_x<K, NT>(r.x_whole ? xs : x_other, r, job.x_from, first, x_now);
         } else {
             __syncwarp(); /* a warp waits for its own weights alone */
         }
@@ -638,7 +641,7 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n,
             if (done[j] || p.w.kind != r.p.w.kind || product_warps(p.w, p.glu) != r.shares)
                 continue;
             done[j] = true;
-            r.job[r.n_jobs++] = (rows_job){p.w, p.y, p.bias, p.n_out, 0, p.x_unit};
+            r.job[r.n_jobs++] = (rows_job){p.w, p.y, p.bias, p.n_out, 0, p.x_from};
         }
         if (r.n_jobs)
             launch[n_launches++] = r;
