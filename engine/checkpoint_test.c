@@ -7,6 +7,8 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
+#include <unistd.h>
+
 enum { N_IDS = 400, CTX = 512 };
 
 static const char *const formats[] = {"f16",  "bf16", "f32",    "q8_0",     "q4_0",  "q4_1",
@@ -306,6 +308,40 @@ TEST(a_checkpoint_in_the_middle_of_an_answer_allocates_nothing)
     CHECK_EQ(c.last - c.first, 0);
     carat_session_cache(s, &info);
     CHECK_EQ(info.n_checkpoints, 2);
+}
+
+/* The bundled model's windows are 128 tokens. A prompt of n tokens, then `more`, then another
+ * prompt. Returns how many checkpoints that makes. */
+static int32_t checkpoints_of(carat_model *m, int64_t n, int64_t more)
+{
+    const carat_session_options o = {.n_ctx = CTX, .chunk = 64, .checkpoint_mb = 64};
+    AUTO_SESSION *s = open_with(m, o);
+    int32_t ids[N_IDS], other[N_IDS];
+    carat_cache_info info;
+    carat_error e = {0};
+    toy_random_ids(m, ids, N_IDS, 15);
+    toy_random_ids(m, other, N_IDS, 16);
+    CHECK_OK(carat_eval(s, ids, n, NULL, NULL, &e), e);
+    CHECK_OK(carat_append(s, ids + n, more, false, NULL, &e), e);
+    CHECK_OK(carat_eval(s, other, 40, NULL, NULL, &e), e);
+    carat_session_cache(s, &info);
+    CHECK_EQ(like_fresh(s, m, &o, ids, n), n - 1);               /* another answer */
+    CHECK_EQ(like_fresh(s, m, &o, ids, n + more + 8), n + more); /* a turn after it */
+    return info.n_checkpoints;
+}
+
+TEST(while_windows_have_all_tokens_a_prompt_and_its_answer_share_a_checkpoint)
+{
+    const char *path = test_path("models/demo.gguf");
+    carat_error e = {0};
+    AUTO_MODEL *m = NULL;
+    if (access(path, R_OK))
+        test_skip("models/demo.gguf is not there");
+    CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+    CHECK_EQ(checkpoints_of(m, 60, 40), 1);
+    CHECK_EQ(checkpoints_of(m, 60, 68), 1);
+    CHECK_EQ(checkpoints_of(m, 60, 69), 2); /* the later one lacks the first token */
+    CHECK_EQ(checkpoints_of(m, 200, 60), 2);
 }
 
 /* The only page is shared with a checkpoint, and the next prompt parts from it inside that page. */

@@ -715,13 +715,30 @@ static void make_room_ahead(timeline *t, int64_t n)
         checkpoints_free_pages(t->store, all - c->n_pages, NULL);
 }
 
-/* Saves the part of the timeline that the prompt discards: a later prompt may continue it. */
+/* Drops the pending snapshots that a checkpoint of the whole timeline makes superfluous. */
+static void drop_served(timeline *t)
+{
+    const int64_t n = t->kv.n_past;
+    int32_t left = 0;
+    if (!checkpoints_have(t->store, timeline_way(t), t->id, n))
+        return;
+    for (int32_t i = 0; i < t->n_pending; i++)
+        if (kv_snapshot_serves(t->kv.layout, n, t->pending[i]->n))
+            kv_snapshot_drop(t->pending[i]);
+        else
+            t->pending[left++] = t->pending[i];
+    t->n_pending = left;
+}
+
+/* Saves the part of the timeline that the prompt discards: a later prompt may continue it. While
+ * windows have all tokens, one checkpoint does for the prompt and for its answer. */
 static void save_what_goes(timeline *t, int64_t n_kept)
 {
     if (!t->store || t->kv.n_past - n_kept < SAVE_LEAST)
         return;
-    fill_pending(t, 0, true);
     save_end(t);
+    drop_served(t);
+    fill_pending(t, 0, true);
 }
 
 /* Its own tally of what is left out, from now on. */

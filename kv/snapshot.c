@@ -671,17 +671,26 @@ void kv_snapshot_drop(kv_snapshot *s)
     mem_free(s);
 }
 
+/* Does a snapshot at n have the rows that a cache at m, or at m - 1, sees in such windows? */
+static bool windows_serve(const kv_view *v, int32_t n_views, int64_t n, int64_t m)
+{
+    for (int32_t i = 0; i < n_views; i++)
+        if (v[i].window && n > v[i].window && m - v[i].window + 1 < n - v[i].window)
+            return false;
+    return true;
+}
+
 int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same)
 {
     int64_t n = n_same < s->n ? n_same : s->n;
     if (s->n_recur && n < s->n)
         return 0;
-    for (int32_t i = 0; i < s->n_views; i++) {
-        const kv_view *v = &s->view[i];
-        if (v->window && s->n > v->window && n - v->window + 1 < s->n - v->window)
-            return 0;
-    }
-    return n;
+    return windows_serve(s->view, s->n_views, s->n, n) ? n : 0;
+}
+
+bool kv_snapshot_serves(const kv_layout *l, int64_t n, int64_t m)
+{
+    return m == n || (m < n && !l->n_recur && windows_serve(l->whole, l->n_whole, n, m));
 }
 
 /* How many rows the journals have is of no concern. */

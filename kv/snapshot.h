@@ -99,6 +99,8 @@ void kv_snapshot_drop(kv_snapshot *s);
 
 /* Of n_same common tokens, the number that a cache loaded with s could keep; 0: none. */
 int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same);
+/* Would a snapshot at n also do for a cache that goes on at m? */
+bool kv_snapshot_serves(const kv_layout *l, int64_t n, int64_t m);
 /* True if caches of this layout can load s. Sizes of rings and contexts may differ, and so may
  * splits, unless s has a started block of a prompt (recur_base.block). */
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l);
