@@ -115,6 +115,10 @@ struct slot {
                        failed because of them */
     int64_t n_reused; /* tokens of the job that were in the cache when it began */
     int64_t used_at;  /* step of its last use */
+    /* The prompt's place among others: the prompt rows that the batch had computed when it came,
+     * and its own. So short ones come before long ones, those of one length in the order in which
+     * they came, and a long one waits for at most about as many rows as it has. */
+    int64_t due;
     int32_t most;     /* rows that the next pass may have of the job; 0: it waits for pages */
     status st;        /* of its rows in the current pass */
     err e;
@@ -143,7 +147,7 @@ struct carat_batch {
     int32_t *part_slot; /* [n_slots] the slot of each part */
     slot **members;     /* [n_slots] those that a contributor prepares together */
     reply **answering;  /* [n_slots] of the current pass */
-    int32_t turn;       /* the slot whose prompt comes first in the next pass */
+    int64_t n_prompt_rows; /* computed since open */
     bool apart;         /* prompts and answers have passes of their own */
     bool prompts_next;  /* apart, and both wait: whose turn it is */
     bool hidden_next;   /* the same of hidden passes and all others */

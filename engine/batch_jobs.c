@@ -59,6 +59,7 @@ void begin_job(carat_batch *b, slot *s, job *j)
         timeline_prepare(&s->t, j->ids, j->n);
     report_prompt(&j->r, j->n, &s->t);
     s->n_reused = s->t.kv.n_past;
+    s->due = b->n_prompt_rows + j->n - s->n_reused;
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = j->id;
     if (j->cancelled)

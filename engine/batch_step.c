@@ -1,10 +1,11 @@
 /* batch_step.c - one pass of a batch: decides whose rows are in it, and hands out its results.
  *
  * A pass has the parts that contributors give for the slots (batch_int.h). The rows of answers come
- * first; the other rows go to prompts, which take turns. While a job is answering, the number of
- * prompt rows is limited, so that its tokens come gap_ms apart; times of passes are measured
- * continuously (pace.h). On a device that computes prompts apart, passes of answers and of prompts
- * alternate instead. Passes of hidden rows alternate with all others.
+ * first; the other rows go to prompts, to the one that is due first before others (slot.due). While
+ * a job is answering, the number of prompt rows is limited, so that its tokens come gap_ms apart;
+ * times of passes are measured continuously (pace.h). On a device that computes prompts apart,
+ * passes of answers and of prompts alternate instead. Passes of hidden rows alternate with all
+ * others.
  */
 #include "engine/batch_int.h"
 #include "base/clock.h"
@@ -100,14 +101,17 @@ static bool cuts_prompts(const carat_batch *b, bool answers)
     return b->gap_ms && (answers || b->share_ms);
 }
 
-/* How many prompt rows may be in a pass beside n_rows rows of answers. The first of them has
- * `before` keys before it. share_ms alone bounds a pass that only others wait for; it is not less
- * than the answers of this batch take, which shows how fast the machine is. */
-static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, int64_t before, bool answers)
+/* How many of `waiting` prompt rows may be in a pass beside n_rows rows of answers. The first of
+ * them has `before` keys before it. share_ms alone bounds a pass that only others wait for; it is
+ * not less than the answers of this batch take, which shows how fast the machine is. */
+static int32_t prompt_rows(carat_batch *b, int32_t n_rows, int64_t waiting, int64_t before,
+                           bool answers)
 {
     int32_t rows = b->layout.rows_max - n_rows;
     if (rows > b->shape.chunk)
         rows = b->shape.chunk;
+    if (rows > waiting)
+        rows = (int32_t)waiting;
     if (!cuts_prompts(b, answers))
         return rows;
     double budget_ms = pace_budget_ms(&b->pace, b->gap_ms);
@@ -158,37 +162,41 @@ static pass_part part_of(slot *s, int32_t rows)
     return part;
 }
 
-/* The slot whose prompt comes first. */
-static const slot *first_prompt(const carat_batch *b, bool hidden)
+static bool is_due_before(const slot *s, const slot *t)
 {
-    for (int32_t k = 0; k < b->n_slots; k++) {
-        const slot *s = &b->slot[(b->turn + k) % b->n_slots];
-        if (has_prompt(s, hidden))
-            return s;
+    return s->due != t->due ? s->due < t->due : s < t;
+}
+
+/* The slot whose prompt is due first after that of `after`; NULL: of all. */
+static slot *next_prompt(carat_batch *b, bool hidden, const slot *after)
+{
+    slot *next = NULL;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        slot *s = &b->slot[i];
+        if (has_prompt(s, hidden) && (!after || is_due_before(after, s)) &&
+            (!next || is_due_before(s, next)))
+            next = s;
     }
-    return NULL;
+    return next;
 }
 
 /* The prompts whose parts are hidden, or the others. answers: some wait for them. */
 static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most, bool answers)
 {
-    const slot *next = first_prompt(b, hidden);
-    if (!next)
+    slot *s = next_prompt(b, hidden, NULL);
+    int64_t waiting = 0;
+    if (!s)
         return;
-    int32_t left = prompt_rows(b, n->answers.rows, next->t.kv.n_past, answers), first = b->turn;
+    for (const slot *o = s; o; o = next_prompt(b, hidden, o))
+        waiting += o->want.left;
+    int32_t left = prompt_rows(b, n->answers.rows, waiting, s->t.kv.n_past, answers);
     left = left < most ? left : most;
     bool single = false, alone = false;
     n->cut = cuts_prompts(b, answers);
-    for (int32_t k = 0; k < b->n_slots && left > 0 && !alone; k++) {
-        int32_t i = (first + k) % b->n_slots;
-        slot *s = &b->slot[i];
+    for (; s && left > 0 && !alone; s = next_prompt(b, hidden, s)) {
         const pass_want *w = &s->want;
-        if (!has_prompt(s, hidden))
-            continue;
         if (n->prompts.rows && (s->by->alone || w->least > left)) /* it comes first later */
             continue;
-        if (!n->prompts.rows)
-            b->turn = (i + 1) % b->n_slots;
         int32_t rows = left < s->most ? left : s->most;
         int32_t n_stages = b->m->core.n_ranks ? 1 : b->m->n_stages; /* ranks are all at work */
         int32_t chunk =
@@ -208,7 +216,7 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most
         single |= s->by->single;
         alone = s->by->alone;
         left -= part.rows.n;
-        add_part(b, n, i, part);
+        add_part(b, n, (int32_t)(s - b->slot), part);
     }
 }
 
@@ -371,6 +379,7 @@ bool batch_pass(carat_batch *b)
     double ms = b->clock() - start;
     b->n_passes++;
     b->n_rows += (uint64_t)(n.answers.rows + n.prompts.rows);
+    b->n_prompt_rows += n.prompts.rows;
     b->pass_ms += ms;
     if (st)
         end_failed(b, n.n_parts, st, &e);

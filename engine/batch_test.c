@@ -243,6 +243,43 @@ PLAIN_TEST(a_long_prompt_stalls_nobody)
     CHECK(x[0].n_tokens == 150 && x[1].n_tokens == 5);
 }
 
+/* Three prompts that come together beside an answer, a short one while the first is computed, and
+ * one that is as long as all of them: in which order do their answers begin? */
+TEST(short_prompts_and_those_that_came_first_are_answered_first)
+{
+    enum { ANSWERED, FIRST, SECOND, THIRD, SHORT, LONG, N };
+    static const int64_t n[N] = {5, 120, 120, 120, 20, 500};
+    static const int order[] = {SHORT, FIRST, SECOND, THIRD, LONG};
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    carat_batch *b = open_batch(m, N, 32);
+    static request q[N];
+    static record r[N];
+    int64_t id;
+    int n_begun = 0;
+    uint64_t rng = 8;
+    for (int i = 0; i < N; i++) {
+        q[i] = (request){.n = n[i], .o = options(m, 0, i == ANSWERED ? 400 : 2)};
+        for (int64_t k = 0; k < q[i].n; k++)
+            q[i].ids[k] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
+    }
+    submit(b, &q[ANSWERED], &r[ANSWERED], &id);
+    while (!r[ANSWERED].n)
+        CHECK(carat_batch_step(b));
+    static const int come[] = {LONG, FIRST, SECOND, THIRD};
+    for (int i = 0; i < 4; i++)
+        submit(b, &q[come[i]], &r[come[i]], &id);
+    CHECK(carat_batch_step(b));
+    submit(b, &q[SHORT], &r[SHORT], &id);
+    while (n_begun < 5) {
+        CHECK(carat_batch_step(b));
+        for (; n_begun < 5 && r[order[n_begun]].n; n_begun++)
+            for (int k = n_begun + 1; k < 5; k++)
+                CHECK_MSG(r[order[k]].n <= r[order[n_begun]].n, "%d began before %d", order[k],
+                          order[n_begun]);
+    }
+    carat_batch_close(b);
+}
+
 PLAIN_TEST(a_follow_up_goes_to_the_slot_that_knows_it)
 {
     AUTO_MODEL *m = toy_model_open(NULL, NULL);

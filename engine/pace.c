@@ -9,14 +9,19 @@ enum {
     ROWS_LEAST = 8,       /* even on the slowest device */
     ROWS_STEP = 32,       /* wide parts have whole steps: kernels compute rows in tiles */
     GROWTH = 4,           /* a part is at most so many times as wide as any that was timed */
+    WHOLE = 512,          /* rows of a part that is efficient on every device that was measured */
+    PROBE_AFTER = 64,     /* parts after which a wider one is measured again */
     LONG_AGO = 256,       /* passes after which a time is forgotten */
     HALF_AGO = 8,         /* and after which it counts half as much */
     FITS = 4,
     N_COEFS = 3
 };
-/* A part whose time is less than this times the least part's saves little time and costs many
- * passes. So where a pass has large fixed costs, tokens come further apart than the target. */
-static const double nearly_free = 1.5;
+/* Parts cut for the gap may make everything, answers and prompts, take so much longer. */
+static const double loss = 0.2;
+static const double dearest = 3; /* and a row at most so many times what it takes in a whole part */
+/* Where the gap is lost all the same, rows that take so much more time at most come along. */
+static const double nearly_free = 1.25;
+static const double fading = 1.0 / 512; /* of the sums of times, with each pass */
 static const double away = 0.5;          /* octaves of width within which passes count */
 static const double usual = 0.2;         /* differences of times, relative */
 static const double least_weight = 0.01; /* of a time long ago: it is better than none */
@@ -183,10 +188,19 @@ void pace_measure(pace *p, pace_work answers, pace_work prompts, double ms, bool
     if (answers.rows > 0)
         p->last = answers;
     if (prompts.rows > 0) {
+        double beside = answers.rows > 0 ? fmin(pace_answers_ms(p), ms) : 0;
+        double whole = p->row_ms > 0 ? prompts.rows * p->row_ms : ms - beside;
+        p->answers_ms += beside;
+        p->whole_ms += fmin(whole, ms - beside);
         p->last_prompts = prompts.rows;
         keep(&p->prompts, prompts, answers, ms);
-    } else if (answers.rows > 0 && (!fresh || !is_known(&p->answers, range_of(answers.rows))))
-        keep(&p->answers, answers, (pace_work){0}, ms);
+    } else if (answers.rows > 0) {
+        p->answers_ms += ms;
+        if (!fresh || !is_known(&p->answers, range_of(answers.rows)))
+            keep(&p->answers, answers, (pace_work){0}, ms);
+    }
+    p->answers_ms -= fading * p->answers_ms;
+    p->whole_ms -= fading * p->whole_ms;
 }
 
 double pace_answers_ms(const pace *p)
@@ -217,6 +231,7 @@ static int32_t rows_within(const line *l, int32_t most, int64_t before, double b
     return lo;
 }
 
+/* The widest part whose time is known. */
 static int32_t widest(const pace_times *t)
 {
     int32_t most = 0;
@@ -227,7 +242,74 @@ static int32_t widest(const pace_times *t)
     return most;
 }
 
-int32_t pace_rows(const pace *p, int32_t most, int64_t before, double budget_ms)
+/* The time of n rows or more: ms + row (rows - n). */
+typedef struct slope {
+    double n, ms, row;
+    bool timed, known; /* timed: a part of about n rows was */
+} slope;
+
+/* Of parts at about the same depth among the last n_parts: the shortest time of those of about n
+ * rows, ms at most, and of the widest. Not known: none was much wider, or none so narrow. Times
+ * that count are short ones, because something may hold up a pass. */
+static slope slope_of(const pace_times *t, int32_t n, double ms, int64_t before,
+                      const line *answers, int32_t n_parts)
+{
+    slope s = {.n = n, .ms = ms};
+    double wide_ms = 0;
+    int32_t wide = 0;
+    for (int r = 0; r < PACE_RANGES; r++)
+        for (int k = 0; k < PACE_KEPT; k++) {
+            const pace_work w = t->of[r][k].w, beside = t->of[r][k].beside;
+            if (!(t->of[r][k].ms > 0) || t->n - t->of[r][k].at >= n_parts ||
+                fabs(w.keys / w.rows - (double)before) > 512 + (double)before / 4)
+                continue;
+            double now = t->of[r][k].ms;
+            now -= beside.rows && answers->known ? time_of(answers, beside) : 0;
+            if (w.rows <= n + n / 2) {
+                s.timed = true;
+                s.ms = w.rows > n / 2 ? fmin(s.ms, w.rows < n ? now * n / w.rows : now) : s.ms;
+            }
+            if (w.rows < n + 3 * n / 4)
+                continue;
+            if (!wide || range_of(w.rows) > range_of(wide) || now * wide < wide_ms * w.rows) {
+                wide_ms = now;
+                wide = w.rows;
+            }
+        }
+    s.known = s.timed && wide > 0;
+    s.row = s.known ? fmax(wide_ms - s.ms, 0) / (wide - n) : 0;
+    return s;
+}
+
+/* The least rows that are worth a pass. In a whole part a row takes row_ms. It may take more, so
+ * that all the work of late, or this part and the answers before it, would have taken
+ * 1 + loss times as long:
+ *
+ *     answers + prompts <= (1 + loss) (answers + prompts in whole parts)
+ */
+static int32_t rows_worth(const pace *p, const slope *s, double answers_ms)
+{
+    const double fixed = s->ms - s->row * s->n;
+    double dear = 1 + loss;
+    if (p->whole_ms > 0)
+        dear += loss * p->answers_ms / p->whole_ms;
+    dear = fmin(dear, dearest);
+    if (fixed <= 0)
+        return (int32_t)s->n;
+    double rows = fixed / (dear * p->row_ms - s->row);
+    double alone = fmax(fixed - loss * answers_ms, 0) / ((1 + loss) * p->row_ms - s->row);
+    rows = fmin(rows, alone);
+    return rows < s->n ? (int32_t)s->n : rows < WHOLE ? (int32_t)ceil(rows) : WHOLE;
+}
+
+/* Those that take nearly as long as the rows of s. */
+static int32_t rows_beside(const slope *s)
+{
+    double more = (nearly_free - 1) * s->ms;
+    return more < s->row * (WHOLE - s->n) ? (int32_t)(s->n + more / s->row) : WHOLE;
+}
+
+int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms)
 {
     int32_t least = most < ROWS_LEAST ? most : ROWS_LEAST, n = p->last_prompts;
     if (most <= 0)
@@ -236,12 +318,40 @@ int32_t pace_rows(const pace *p, int32_t most, int64_t before, double budget_ms)
         return most < ROWS_UNMEASURED ? most : ROWS_UNMEASURED;
     int64_t grown = (int64_t)GROWTH * widest(&p->prompts);
     int32_t bound = grown < most ? (int32_t)grown : most;
-    const line answers = fit_answers(p), few = fit(&p->prompts, least, &answers);
-    const double least_ms = time_of(&few, pace_rows_at(least, before));
+    const line answers = fit_answers(p);
+    line l = fit(&p->prompts, n, &answers);
     for (int i = 0; i < 2; i++) { /* the second fit is about the width that the first one gives */
-        line l = fit(&p->prompts, n, &answers);
-        n = rows_within(&l, bound, before, fmax(budget_ms, nearly_free * least_ms));
+        l = i ? fit(&p->prompts, n, &answers) : l;
+        n = rows_within(&l, bound, before, budget_ms);
         n = n > least ? n : least;
+    }
+    const double answers_ms = answers.known ? time_of(&answers, p->last) : 0;
+    bool lost = false;
+    for (int i = 0; i < 3 && n < bound; i++) {
+        double ms = time_of(&l, pace_rows_at(n, before));
+        slope s = slope_of(&p->prompts, n, ms, before, &answers, LONG_AGO);
+        if (!s.known || n >= WHOLE)
+            break;
+        p->row_ms = (s.ms + s.row * (WHOLE - n)) / WHOLE;
+        int32_t worth = rows_worth(p, &s, answers_ms);
+        if (worth <= n + n / 2) { /* nearer than times are exact */
+            n = lost ? rows_beside(&s) : n;
+            break;
+        }
+        lost = true;
+        n = worth;
+        l = fit(&p->prompts, n, &answers);
+    }
+    n = n < bound ? n : bound;
+    /* Are wider parts hardly slower? Seldom tried where parts keep the gap. */
+    slope s = slope_of(&p->prompts, n, 0, before, &answers, lost ? PROBE_AFTER : LONG_AGO);
+    if (2 * n <= bound && 2 * n <= WHOLE && s.timed && !s.known)
+        n *= 2;
+    if (lost && n < bound) { /* no rest that costs nearly as much as a part */
+        int32_t n_parts = bound <= nearly_free * n ? 1 : (bound + n - 1) / n;
+        n = (bound + n_parts - 1) / n_parts;
+        n += (ROWS_STEP - n % ROWS_STEP) % ROWS_STEP;
+        return n < bound ? n : bound;
     }
     if (n < most && n > 2 * ROWS_STEP)
         n -= n % ROWS_STEP;

@@ -42,6 +42,9 @@ typedef struct pace {
     pace_times answers, prompts;
     pace_work last;       /* the last answers in a pass */
     int32_t last_prompts; /* the last prompt rows in one; 0: none so far */
+    /* Of late: what answers took, and what the prompts would have taken in whole parts, whose rows
+     * take row_ms each. */
+    double answers_ms, whole_ms, row_ms;
 } pace;
 
 /* The work of n rows whose first one has `before` keys before it. */
@@ -59,7 +62,9 @@ double pace_answers_ms(const pace *p);
  * answers alone take more than half of gap_ms, prompts get as much time as they: else a slow
  * machine would hardly compute prompts. */
 double pace_budget_ms(const pace *p, double gap_ms);
-/* Prompt rows for so much time, at most `most`, the first of which has `before` keys before it. */
-int32_t pace_rows(const pace *p, int32_t most, int64_t before, double budget_ms);
+/* Prompt rows for so much time, at most `most`, the first of which has `before` keys before it.
+ * They take more time where a row of so few would be so dear that the device computed a fifth less
+ * of prompts and answers together than with prompts in whole parts. */
+int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms);
 
 #endif

@@ -74,16 +74,20 @@ TEST(pace_keeps_the_gap_between_tokens)
         d.held = i / 2 % 2 ? 0.05 : 0;
         for (int deep = 0; deep < 2; deep++) {
             int64_t before = deep ? 20000 : 500;
-            int n_late = 0;
+            int n_late = 0, n_tried = 0; /* tried: what a wide part takes */
             settle(&p, &d, 12, before, &rng);
             for (int k = 0; k < 100; k++) {
                 int32_t n = one_part(&p, &d, before, &rng);
                 double gap = gap_of(&d, n, before);
                 n_late += gap > GAP_MS + 1;
-                CHECK_MSG(gap <= GAP_MS + 2 && gap >= 7, "device %d, depth %d: %d rows, %g ms", i,
-                          (int)before, n, gap);
+                n_tried += gap > GAP_MS + 2;
+                CHECK_MSG((d.held > 0 || gap <= 2 * GAP_MS + 2) && gap > 6,
+                          "device %d, depth %d: %d rows, %g ms", i, (int)before, n, gap);
             }
-            CHECK_MSG(n_late <= 10, "device %d, depth %d: %d of 100 late", i, (int)before, n_late);
+            /* Where passes are held up, a device may look as if short parts were dear. */
+            CHECK_MSG(n_late <= (d.held > 0 ? 50 : 10) && n_tried <= (d.held > 0 ? 50 : 1),
+                      "device %d, depth %d: %d and %d of 100 late", i, (int)before, n_late,
+                      n_tried);
         }
     }
 }
@@ -98,7 +102,7 @@ TEST(pace_knows_what_keys_cost)
         settle(&p, &d, 4, before, &rng);
     int32_t n = one_part(&p, &d, 20000, &rng);
     double gap = gap_of(&d, n, 20000);
-    CHECK_MSG(gap > 7 && gap < 14, "%d rows, %g ms", n, gap);
+    CHECK_MSG(gap > 7 && gap < 18, "%d rows, %g ms", n, gap);
 }
 
 /* Slow answers leave prompts as much time as they take. */
@@ -116,14 +120,145 @@ TEST(pace_lets_prompts_go_on_beside_slow_answers)
     }
 }
 
-/* Where the fixed part alone is beyond the budget, fewer rows would save nothing. */
+/* ---- Many clients --------------------------------------------------------------------------- */
+
+enum { CLIENTS = 16, PROMPT = 512, ANSWER = 256 };
+
+/* Milliseconds of parts of so many rows; in between by lines. */
+typedef struct table {
+    int32_t rows[8];
+    double ms[8];
+} table;
+
+static double table_ms(const table *t, int32_t n)
+{
+    int i = 1;
+    while (i < 7 && n > t->rows[i])
+        i++;
+    double x = (double)(n - t->rows[i - 1]) / (t->rows[i] - t->rows[i - 1]);
+    return t->ms[i - 1] + x * (t->ms[i] - t->ms[i - 1]);
+}
+
+typedef struct outcome {
+    double tokens;      /* per second */
+    double late, first; /* the 99th percentile of gaps, the time to the first token, in ms */
+} outcome;
+
+typedef struct client {
+    int32_t left, n; /* rows of the prompt; tokens of the answer */
+    double asked, last;
+} client;
+
+typedef struct gaps {
+    int32_t of[200], n; /* ms */
+} gaps;
+
+static void add_gap(gaps *g, double ms)
+{
+    g->of[ms < 199 ? (int)ms : 199]++;
+    g->n++;
+}
+
+static double late_of(const gaps *g)
+{
+    int32_t i = 199, above = 0;
+    while (i > 0 && (above += g->of[i]) < g->n / 100)
+        i--;
+    return i + 1;
+}
+
+/* Clients that ask again and again, whose prompts and answers have passes by turns. p NULL: prompts
+ * are not cut. */
+static outcome ask_again(const table *t, pace *p, uint64_t *rng)
+{
+    client c[CLIENTS];
+    gaps g = {{0}, 0};
+    double now = 0, first = 0;
+    int32_t n_tokens = 0, n_first = 0;
+    bool prompts_next = false;
+    const double end = 10000;
+    for (int i = 0; i < CLIENTS; i++)
+        c[i] = (client){PROMPT, 0, 100.0 * i, 0};
+    while (now < end) {
+        int32_t waiting = 0, answering = 0;
+        for (int i = 0; i < CLIENTS; i++) {
+            waiting += c[i].asked <= now ? c[i].left : 0;
+            answering += !c[i].left;
+        }
+        if (waiting && (prompts_next || !answering)) {
+            int32_t n = waiting < 2048 ? waiting : 2048;
+            if (p && answering)
+                n = pace_rows(p, n, 0, pace_budget_ms(p, GAP_MS));
+            double ms = table_ms(t, n) * (1 + 0.05 * rng_unit(rng));
+            now += ms;
+            if (p)
+                pace_measure(p, (pace_work){0}, pace_rows_at(n, 0), ms, true);
+            while (n > 0) {
+                client *next = NULL; /* who has waited longest */
+                for (int i = 0; i < CLIENTS; i++)
+                    if (c[i].left && (!next || c[i].asked < next->asked))
+                        next = &c[i];
+                int32_t part = n < next->left ? n : next->left;
+                next->left -= part;
+                n -= part;
+                if (next->left)
+                    continue;
+                first += now - next->asked;
+                n_first++;
+                next->n = 1;
+                next->last = now;
+            }
+            prompts_next = false;
+        } else if (answering) {
+            double ms = (2.2 + 0.2 * answering) * (1 + 0.05 * rng_unit(rng));
+            now += ms;
+            if (p)
+                pace_measure(p, pace_rows_at(answering, 600), (pace_work){0}, ms, false);
+            for (int i = 0; i < CLIENTS; i++) {
+                if (c[i].left)
+                    continue;
+                add_gap(&g, now - c[i].last);
+                c[i].last = now;
+                n_tokens++;
+                if (++c[i].n == ANSWER)
+                    c[i] = (client){PROMPT, 0, now, 0};
+            }
+            prompts_next = true;
+        } else {
+            now += 1;
+        }
+    }
+    return (outcome){n_tokens * 1000.0 / end, late_of(&g), first / n_first};
+}
+
+/* The times of a mixture of experts on an H200 (26B-A4B), and what they may become. */
+TEST(pace_costs_at_most_a_fifth_of_all_tokens)
+{
+    static const table devices[] = {
+        {{1, 8, 32, 64, 128, 256, 512, 2048}, {7, 8.69, 12.36, 20.31, 18.59, 21.87, 25.19, 60}},
+        {{1, 8, 32, 64, 128, 256, 512, 2048}, {4, 5, 9, 11, 12, 15, 20, 55}},
+        {{1, 8, 32, 64, 128, 256, 512, 2048}, {8.7, 9, 9.8, 10.8, 12.9, 17.1, 25.6, 76}},
+        {{1, 8, 32, 64, 128, 256, 512, 2048}, {3, 3.2, 4, 4.9, 6.8, 10.7, 18.4, 64}},
+        {{1, 8, 32, 64, 128, 256, 512, 2048}, {0.1, 0.4, 1.4, 2.7, 5.3, 10.5, 20.7, 82}}};
+    static const double latest[] = {33, 28, 28, 14, 13};
+    for (int i = 0; i < (int)(sizeof devices / sizeof *devices); i++) {
+        uint64_t rng = test_seed() + (uint64_t)i;
+        pace p = {0};
+        outcome whole = ask_again(&devices[i], NULL, &rng), cut = ask_again(&devices[i], &p, &rng);
+        CHECK_MSG(cut.tokens > 0.8 * whole.tokens && cut.late <= latest[i] && cut.first < 130,
+                  "device %d: %.0f tokens/s of %.0f, gaps of %.0f ms for %.0f, first %.0f for %.0f",
+                  i, cut.tokens, whole.tokens, cut.late, whole.late, cut.first, whole.first);
+    }
+}
+
+/* A long prompt beside answers, where the fixed part alone is beyond the gap. */
 TEST(pace_takes_rows_that_are_nearly_free)
 {
     const made_up d = {.answers = 5, .fixed = 12, .row = 0.033};
     uint64_t rng = test_seed();
     pace p = {0};
-    int32_t n = settle(&p, &d, 40, 500, &rng);
-    CHECK_MSG(n >= 50 && n <= 224, "%d rows", n);
+    int32_t n = settle(&p, &d, 200, 500, &rng);
+    CHECK_MSG(n >= 224 && n <= 640, "%d rows", n);
 }
 
 /* One pass was held up: parts stay as wide as they were. A device that has become slow is another
