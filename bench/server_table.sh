@@ -68,7 +68,8 @@ echo "| clients that ask again and again | tokens/s | first token, ms: median, 9
 echo "| --- | --- | --- | --- | --- |"
 awk -F, 'FNR == 1 { file++ }
     { must = $1 != 16 || file < 2 ? "" : sprintf("2600 %s; 14 ms %s", $6 >= 2600 ? "met" : "missed", $11 <= 14 ? "met" : "missed")
-      printf "| %d%s | %.0f | %.0f, %.0f | %.2f, %.2f | %s |\n", $1, file < 2 ? ", --token-gap 0" : "", $6, $7, $8, $10, $11, must }' \
+      first = $9 ? sprintf("%.0f, %.0f", $7, $8) : "none came in time"
+      printf "| %d%s | %.0f | %s | %.2f, %.2f | %s |\n", $1, file < 2 ? ", --token-gap 0" : "", $6, first, $10, $11, must }' \
     "$work/whole" "$work/load"
 echo
 echo "| rows of a part of a prompt | ms |"

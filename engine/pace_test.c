@@ -261,6 +261,35 @@ TEST(pace_takes_rows_that_are_nearly_free)
     CHECK_MSG(n >= 224 && n <= 640, "%d rows", n);
 }
 
+/* The rest of a prompt whose beginning was restored, deeper than any part before. */
+TEST(pace_measures_wide_parts_again_where_a_prompt_is_deep)
+{
+    const made_up d = {.answers = 5, .fixed = 12, .row = 0.033, .keys = 0.2};
+    uint64_t rng = test_seed();
+    pace p = {0};
+    settle(&p, &d, 100, 500, &rng);
+    int64_t before = 50000;
+    int32_t n_parts = 0;
+    for (; before < 54000; n_parts++)
+        before += one_part(&p, &d, before, &rng);
+    CHECK_MSG(n_parts < 40, "%d parts", n_parts);
+}
+
+/* A rest of few rows would cost nearly as much as a part. */
+TEST(pace_leaves_no_small_rest)
+{
+    const made_up d = {.answers = 5, .fixed = 12, .row = 0.033};
+    uint64_t rng = test_seed();
+    pace p = {0};
+    settle(&p, &d, 200, 500, &rng);
+    const double budget = pace_budget_ms(&p, GAP_MS);
+    int32_t n = pace_rows(&p, MOST, 500, budget), most = n + n / 8;
+    CHECK_EQ(pace_rows(&p, most, 500, budget), most);
+    most = n + n / 2;
+    int32_t half = pace_rows(&p, most, 500, budget);
+    CHECK_MSG(half >= most / 2 && half < most / 2 + 32, "%d rows of %d, %d of more", half, most, n);
+}
+
 /* One pass was held up: parts stay as wide as they were. A device that has become slow is another
  * matter: after a few passes parts are narrow. */
 TEST(pace_tells_an_accident_from_a_slow_device)

@@ -13,7 +13,8 @@ Prompts are random token ids, so nothing is in a cache; answers have --tokens to
                includes the others' prompts
     load       for --seconds each client asks again as soon as it has its answer, and clients start at
                different times. Tokens/s of answers beside prompts, the time to the first token (TTFT)
-               and between tokens, at the median and the 99th percentile
+               and between tokens, at the median and the 99th percentile. The first third of the time is
+               left out; "-": no request that came after it had its first token in time
 
 Prints a table, and the ratio of each rate to that of one client; with --csv lines without ratios, and with the
 server's time between two passes of `together`, in us, from /metrics.
@@ -130,9 +131,10 @@ def load(n):
     return rate, first, gaps
 
 
-def at(values, share):
+def at(values, share, digits):
+    """In ms, with so many digits; "-": there are none."""
     v = sorted(values)
-    return v[min(len(v) - 1, int(share * len(v)))] * 1e3 if v else float("nan")
+    return f"{v[min(len(v) - 1, int(share * len(v)))] * 1e3:.{digits}f}" if v else "-"
 
 
 def main():
@@ -149,19 +151,21 @@ def main():
     one = None
     for n in map(int, o.clients.split(",")):
         before = between()
-        rounds = [together(n, k) for k in range(o.rounds)] or [(float("nan"), [])]
+        rounds = [together(n, k) for k in range(o.rounds)]
         rest = [b - a for a, b in zip(before, between())]
         rates, firsts = [r for r, _ in rounds], [t for _, f in rounds for t in f]
+        best, median = (f"{max(rates):.1f}", f"{statistics.median(rates):.1f}") if rates else ("-", "-")
         rate, first, gaps = load(n)
         if o.csv:
-            print(f"{n},{max(rates):.1f},{statistics.median(rates):.1f},{at(firsts, .5):.1f},{at(firsts, .99):.1f},"
-                  f"{rate:.1f},{at(first, .5):.1f},{at(first, .99):.1f},{len(first)},{at(gaps, .5):.2f},"
-                  f"{at(gaps, .99):.2f},{rest[0] / rest[1] * 1e6 if rest[1] else float('nan'):.0f}", flush=True)
+            print(f"{n},{best},{median},{at(firsts, .5, 1)},{at(firsts, .99, 1)},"
+                  f"{rate:.1f},{at(first, .5, 1)},{at(first, .99, 1)},{len(first)},{at(gaps, .5, 2)},"
+                  f"{at(gaps, .99, 2)},{f'{rest[0] / rest[1] * 1e6:.0f}' if rest[1] else '-'}", flush=True)
             continue
-        one = one or (max(rates), rate)
-        print(f"{n:7} | {max(rates):14.1f} {statistics.median(rates):9.1f} {max(rates) / one[0]:5.2f} |"
-              f" {at(firsts, .5):8.0f} {at(firsts, .99):5.0f} | {rate:10.1f} {rate / one[1]:5.2f} |"
-              f" {at(first, .5):9.0f} {at(first, .99):6.0f} {len(first):4} | {at(gaps, .5):9.2f} {at(gaps, .99):5.2f}",
+        one = one or (max(rates, default=0), rate)
+        ratio = f"{max(rates) / one[0]:.2f}" if rates else "-"
+        print(f"{n:7} | {best:>14} {median:>9} {ratio:>5} |"
+              f" {at(firsts, .5, 0):>8} {at(firsts, .99, 0):>5} | {rate:10.1f} {rate / one[1]:5.2f} |"
+              f" {at(first, .5, 0):>9} {at(first, .99, 0):>6} {len(first):4} | {at(gaps, .5, 2):>9} {at(gaps, .99, 2):>5}",
               flush=True)
 
 
