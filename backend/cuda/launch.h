@@ -110,26 +110,6 @@ typedef struct pack_sizes {
     X(IQ1, 4, 0, 2, 8)                                                                             \
     X(BITS2, 8, 0, 0, 8)                                                                           \
     X(BITS1, 4, 0, 0, 4)
-/* The layouts that kernels are made for, of blocks. */
-#define EACH_PACK(DO)                                                                              \
-    DO(PACK_Q4_0)                                                                                  \
-    DO(PACK_Q4_1)                                                                                  \
-    DO(PACK_Q5_0)                                                                                  \
-    DO(PACK_Q5_1)                                                                                  \
-    DO(PACK_Q8_0)                                                                                  \
-    DO(PACK_Q4_K)                                                                                  \
-    DO(PACK_Q5_K)                                                                                  \
-    DO(PACK_Q6_K)                                                                                  \
-    DO(PACK_G8)                                                                                    \
-    DO(PACK_IQ4)                                                                                   \
-    DO(PACK_FP4)                                                                                   \
-    DO(PACK_IQ3_XXS)                                                                               \
-    DO(PACK_IQ3_S)                                                                                 \
-    DO(PACK_IQ2_XXS)                                                                               \
-    DO(PACK_IQ2_S)                                                                                 \
-    DO(PACK_IQ1)                                                                                   \
-    DO(PACK_BITS2)                                                                                 \
-    DO(PACK_BITS1)
 /* The layout whose kernels serve a weight. */
 static inline int32_t pack_kernels(int32_t kind)
 {

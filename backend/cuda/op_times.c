@@ -200,9 +200,8 @@ void cuda_mark_op(cuda_device *c, const char *op, int32_t rows)
 
 static const char *kind_name(int32_t kind)
 {
-#define NAME(kind) [kind] = &#kind[sizeof "PACK_" - 1],
-    static const char *const name[PACK_END] = {EACH_PACK(NAME) NAME(PACK_F32) NAME(PACK_F16)
-                                                   NAME(PACK_BF16)};
+#define NAME(KIND, ...) [PACK_##KIND] = #KIND,
+    static const char *const name[PACK_END] = {PACK_SIZES(NAME) NAME(F32) NAME(F16) NAME(BF16)};
 #undef NAME
     return name[kind] ? name[kind] : "";
 }

@@ -5,8 +5,6 @@
  *     warpgroup 1      score     S = Q K', softmax, P in f16, of all 64 keys
  *     warpgroups 2, 3  collect   O += P V, 256 columns each: O takes half of all registers
  *
- *     K: 4 units of 128 columns, one tile ahead        V: 4 units of 16 keys
- *
  * SKIPS (flash_hopper.cuh): values of a tile are fetched after the vote of all 64 pairs, and not
  * at all if they all drop it.
  *
@@ -16,16 +14,10 @@
  * Sums, softmax and O are f32; q and the probabilities are rounded to f16, as in flash.cu. K and V
  * are cut differently because S consumes a tile's columns one after the other, and P V its keys.
  */
-#include "backend/cuda/attend/flash_hopper.cuh"
-#include "backend/cuda/attend/launch_attend.h"
+#include "backend/cuda/attend/flash512.cuh"
 
 enum {
-    D = 512,
-    PAIRS = 64,
-    KEYS = 64,
-    UNITS = 4,
-    UNIT_BYTES = 16384, /* K: [2 blocks][64 keys]; V: [8 blocks][16 keys] */
-    V_BLOCK = 16 * ROW_BYTES,
+    V_UNIT_BYTES = D / 64 * V_BLOCK,
     COLUMNS = 256, /* of a collecting warpgroup */
     FETCH_REGISTERS = 40,
     SCORE_REGISTERS = 136,
@@ -34,40 +26,32 @@ enum {
 static_assert(FETCH_REGISTERS + SCORE_REGISTERS + 2 * COLLECT_REGISTERS <= 512, "registers");
 static_assert(FETCH_REGISTERS <= 128 && SCORE_REGISTERS >= 128, "of 128 at entry");
 
-using block = job<D, PAIRS, KEYS>;
-using spot = place<KEYS>;
-
-/* Barriers and factors that the warpgroups share. Those of P exist twice, as P does. */
+/* Barriers and votes that the warpgroups share. */
 struct notes {
     uint64_t k_full[UNITS], k_free[UNITS], v_full[UNITS], v_free[UNITS];
-    uint64_t p_full[2], p_free[2], all_summed;
     uint64_t voted[2];
-    float keep[2][PAIRS]; /* the factor of O at the new maximum */
-    float by[PAIRS];      /* the factor of O at the end */
-    uint32_t grown[2][4]; /* per warp: is any `keep` of its 16 pairs other than 1? */
-    uint32_t live[2][4];  /* SKIPS, per warp: does any of its 16 pairs keep the tile? */
+    uint32_t live[2][4]; /* SKIPS, per warp: does any of its 16 pairs keep the tile? */
     sights<PAIRS> sees;
 };
 struct tiles {
-    uint8_t q[D / 64 * BLOCK_BYTES], k[UNITS][UNIT_BYTES], v[UNITS][UNIT_BYTES], p[2][BLOCK_BYTES];
+    uint8_t q[D / 64 * BLOCK_BYTES], k[UNITS][K_UNIT_BYTES], v[UNITS][V_UNIT_BYTES];
+    probabilities p;
     notes n;
 };
 enum { SHARED_BYTES = sizeof(tiles) + 1024 }; /* tiles begin at a multiple of 1024 */
 
-DEV void barriers(notes &n)
+DEV void barriers(tiles &s)
 {
+    notes &n = s.n;
     for (int u = 0; u < UNITS; u++) {
         bar_init(&n.k_full[u], GROUP_THREADS);
         bar_init(&n.v_full[u], GROUP_THREADS);
         bar_init(&n.k_free[u], 4); /* warps */
         bar_init(&n.v_free[u], 8);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         bar_init(&n.voted[i], 4); /* warps */
-        bar_init(&n.p_full[i], GROUP_THREADS);
-        bar_init(&n.p_free[i], 2 * GROUP_THREADS); /* every reader of `keep` arrives */
-    }
-    bar_init(&n.all_summed, GROUP_THREADS);
+    s.p.init(2 * GROUP_THREADS);
 }
 
 /* ---- Fetch -------------------------------------------------------------------------------- */
@@ -75,10 +59,7 @@ DEV void barriers(notes &n)
 DEV void fetch_keys(const block &b, tiles &s, const spot &p, int unit, int turn)
 {
     bar_wait(&s.n.k_free[unit], (turn & 1) ^ 1);
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        fetch_key<D>(s.k[unit] + fetch_offset() + 16 * n * ROW_BYTES, p.k, row_of_key(b, p.k_at, n),
-                     p.in >> n & 1, 2 * unit, 2, BLOCK_BYTES);
+    fetch_key_unit(b, s.k[unit], p, unit);
     bar_arrive_copied(&s.n.k_full[unit]);
 }
 
@@ -138,36 +119,10 @@ template <how HOW> DEV void fetch(const block &b, tiles &s)
 
 /* ---- Score -------------------------------------------------------------------------------- */
 
-/* S of a tile; releases its units of K. */
-DEV void multiply_keys(tiles &s, float (&x)[32], int turn)
-{
-    uint64_t q = operand(shared_at(s.q), 16), k = operand(shared_at(s.k), 16);
-    hold(x);
-#pragma unroll
-    for (int u = 0; u < UNITS; u++) {
-        bar_wait(&s.n.k_full[u], turn & 1);
-        tensor_fence();
-        wg_fence();
-#pragma unroll
-        for (int i = 0; i < 8; i++) /* 16 columns each: 32 of a row's 128 bytes, 4 to a block */
-            wg_mma_64(x, q + ((2 * u + i / 4) * BLOCK_BYTES + i % 4 * 32) / 16,
-                      k + (u * UNIT_BYTES + i / 4 * BLOCK_BYTES + i % 4 * 32) / 16, u + i > 0);
-        wg_commit();
-        if (u > 0) {
-            wg_wait<1>();
-            warp_arrive(&s.n.k_free[u - 1]);
-        }
-    }
-    wg_wait<0>();
-    hold(x);
-    warp_arrive(&s.n.k_free[UNITS - 1]);
-}
-
 template <how HOW> DEV void score(const block &b, tiles &s)
 {
     notes &n = s.n;
-    int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id(), tid = lane & 3;
-    int m0 = 16 * warp + (lane >> 2);
+    int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id(), m0 = 16 * warp + (lane >> 2);
     softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
     votes of[2];
     if constexpr (HOW == SKIPS)
@@ -183,7 +138,7 @@ template <how HOW> DEV void score(const block &b, tiles &s)
             for (int i = 0; i < 32; i++)
                 x[i] = 0;
         }
-        multiply_keys(s, x, turn);
+        multiply_key_units(s.q, s.k, n.k_full, n.k_free, x, turn);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             mask(b, x, w, m0 + 8 * h, h);
@@ -198,33 +153,11 @@ template <how HOW> DEV void score(const block &b, tiles &s)
                 n.live[which][warp] = any;
             warp_arrive(&n.voted[which]);
         }
-        uint32_t grown = warp_max_u32(keep[0] != 1 || keep[1] != 1);
-        bar_wait(&n.p_free[which], (turn >> 1 & 1) ^ 1);
-        uint8_t *p = s.p[which];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int m = m0 + 8 * h;
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                *(uint32_t *)(p + piece_at(m, j) + 4 * tid) =
-                    f32x2_to_f16(x[4 * j + 2 * h], x[4 * j + 2 * h + 1]);
-            if (tid == 0)
-                n.keep[which][m] = keep[h];
-        }
-        if (lane == 0)
-            n.grown[which][warp] = grown;
-        tensor_fence();
-        bar_arrive(&n.p_full[which]);
+        s.p.put(x, keep, m0, turn);
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        if constexpr (HOW == SKIPS)
-            votes_end(b, of[h], sm[h], m0 + 8 * h);
-        float by = softmax_end(b, sm[h], m0 + 8 * h);
-        if (tid == 0)
-            n.by[m0 + 8 * h] = by;
-    }
-    bar_arrive(&n.all_summed);
+    if constexpr (HOW == SKIPS)
+        votes_end(b, of[0], sm[0], m0), votes_end(b, of[1], sm[1], m0 + 8);
+    s.p.end(b, sm, m0);
 }
 
 /* ---- Collect ------------------------------------------------------------------------------ */
@@ -232,7 +165,7 @@ template <how HOW> DEV void score(const block &b, tiles &s)
 /* O += P V of a tile; releases its units of V. which: of P. turn: of tiles of values. */
 DEV void multiply_values(tiles &s, float (&o)[2][64], int half, int which, int turn)
 {
-    uint64_t p = operand(shared_at(s.p[which]), 16);
+    uint64_t p = operand(shared_at(s.p.p[which]), 16);
     uint64_t v = operand(shared_at(s.v) + half * (COLUMNS / 64) * V_BLOCK, V_BLOCK);
     hold(o[0]);
     hold(o[1]);
@@ -243,7 +176,7 @@ DEV void multiply_values(tiles &s, float (&o)[2][64], int half, int which, int t
         wg_fence();
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            wg_mma_128_v(o[i], p + u * 32 / 16, v + (u * UNIT_BYTES + i * 2 * V_BLOCK) / 16);
+            wg_mma_128_v(o[i], p + u * 32 / 16, v + (u * V_UNIT_BYTES + i * 2 * V_BLOCK) / 16);
         wg_commit();
         if (u > 0) {
             wg_wait<1>();
@@ -274,23 +207,21 @@ DEV void load_sums(const block &b, float (&o)[2][64], int m0, int half)
 }
 
 /* Waits for P of the next tile that some pair keeps; false after the last. */
-template <how HOW> DEV bool next_tile(const block &b, notes &n, walk &w, int *turn)
+template <how HOW> DEV bool next_tile(const block &b, tiles &s, walk &w, int *turn)
 {
     while (walk_on<HOW>(b, w)) {
         int which = ++*turn & 1;
-        bar_wait(&n.p_full[which], *turn >> 1 & 1);
-        if (HOW != SKIPS || any_keeps(n, which))
+        bar_wait(&s.p.full[which], *turn >> 1 & 1);
+        if (HOW != SKIPS || any_keeps(s.n, which))
             return true;
-        bar_arrive(&n.p_free[which]);
+        bar_arrive(&s.p.free[which]);
     }
     return false;
 }
 
 template <how HOW> DEV void collect(const block &b, tiles &s, int half)
 {
-    notes &n = s.n;
-    int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id();
-    int m0 = 16 * warp + (lane >> 2);
+    int m0 = 16 * ((int)(threadIdx.x >> 5) & 3) + (lane_id() >> 2);
     float o[2][64]; /* 128 columns each */
 #pragma unroll
     for (int i = 0; i < 128; i++)
@@ -299,31 +230,14 @@ template <how HOW> DEV void collect(const block &b, tiles &s, int half)
         load_sums(b, o, m0, half);
     walk w = walk_begin(b);
     int turn = -1, v_turn = 0; /* tiles so far; SKIPS: those of values */
-    while (next_tile<HOW>(b, n, w, &turn)) {
+    while (next_tile<HOW>(b, s, w, &turn)) {
         int which = turn & 1;
-        if (n.grown[which][warp]) { /* rare after the first tiles */
-            float k0 = n.keep[which][m0], k1 = n.keep[which][m0 + 8];
-#pragma unroll
-            for (int i = 0; i < 128; i++)
-                o[i / 64][i % 64] *= i & 2 ? k1 : k0;
-        }
+        s.p.rescale(o, which, m0);
         multiply_values(s, o, half, which, HOW == SKIPS ? v_turn : turn);
-        bar_arrive(&n.p_free[which]);
+        bar_arrive(&s.p.free[which]);
         v_turn++;
     }
-    bar_wait(&n.all_summed, 0);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int m = m0 + 8 * h;
-        if (m >= b.n_pairs)
-            continue;
-        float by = n.by[m], *to = sums_of(b, m, half * COLUMNS, D);
-#pragma unroll
-        for (int j = 0; j < COLUMNS / 8; j++) {
-            const float *x = &o[j / 16][4 * (j % 16) + 2 * h];
-            *(float2 *)(to + 8 * j) = make_float2(x[0] * by, x[1] * by);
-        }
-    }
+    s.p.store(b, o, m0, half * COLUMNS);
 }
 
 /* ---- The kernel --------------------------------------------------------------------------- */
@@ -342,7 +256,7 @@ __global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(f
     grid_trigger();
     grid_wait();
     if (threadIdx.x == 0)
-        barriers(s.n);
+        barriers(s);
     if constexpr (HOW == LISTED)
         load_list(b, list);
     prepare(b, &s.n.sees, s.q);

@@ -13,24 +13,14 @@
  * S lies in scratch as the threads of a warpgroup hold it: for each tile, warp and four scores, 32
  * lanes. Warps without a pair have no place there.
  */
-#include "backend/cuda/attend/flash_hopper.cuh"
-#include "backend/cuda/attend/launch_attend.h"
+#include "backend/cuda/attend/flash512.cuh"
 
 enum {
-    D = 512,
-    PAIRS = 64,
-    KEYS = 64,
-    UNITS = 4, /* of K: 128 columns; of V: 16 keys */
-    K_UNIT_BYTES = 16384,
     COLUMNS = D / SPREAD_COLUMNS, /* of a block of sums512 */
-    V_BLOCK = 16 * ROW_BYTES,
     V_UNIT_BYTES = COLUMNS / 64 * V_BLOCK,
     STAGES = 4,
     WARP_SCORES = 8 * 32, /* float4, of a warp and tile */
 };
-
-using block = job<D, PAIRS, KEYS>;
-using spot = place<KEYS>;
 
 /* Where a warp's scores of tile t0 lie. */
 DEV float4 *scores_of(const spread_args &x, int t0, int warp)
@@ -58,40 +48,12 @@ DEV void fetch_keys(const block &b, score_tiles &s)
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             bar_wait(&s.k_free[u], (turn & 1) ^ 1);
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                fetch_key<D>(s.k[u] + fetch_offset() + 16 * n * ROW_BYTES, p.k,
-                             row_of_key(b, p.k_at, n), p.in >> n & 1, 2 * u, 2, BLOCK_BYTES);
+            fetch_key_unit(b, s.k[u], p, u);
             bar_arrive_copied(&s.k_full[u]);
         }
     }
     copy_commit();
     copy_wait<0>();
-}
-
-/* As score of flash512_hopper.cu multiplies. */
-DEV void multiply_keys(score_tiles &s, float (&x)[32], int turn)
-{
-    uint64_t q = operand(shared_at(s.q), 16), k = operand(shared_at(s.k), 16);
-    hold(x);
-#pragma unroll
-    for (int u = 0; u < UNITS; u++) {
-        bar_wait(&s.k_full[u], turn & 1);
-        tensor_fence();
-        wg_fence();
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            wg_mma_64(x, q + ((2 * u + i / 4) * BLOCK_BYTES + i % 4 * 32) / 16,
-                      k + (u * K_UNIT_BYTES + i / 4 * BLOCK_BYTES + i % 4 * 32) / 16, u + i > 0);
-        wg_commit();
-        if (u > 0) {
-            wg_wait<1>();
-            warp_arrive(&s.k_free[u - 1]);
-        }
-    }
-    wg_wait<0>();
-    hold(x);
-    warp_arrive(&s.k_free[UNITS - 1]);
 }
 
 /* grid:   tile of 64 pairs x KV head x part of the tiles of keys
@@ -130,7 +92,7 @@ __global__ void __launch_bounds__(2 * GROUP_THREADS, 1) scores512_kernel(spread_
     walk w = walk_begin(b);
     for (int turn = 0; walk_on<DENSE>(b, w); turn++) {
         float v[32];
-        multiply_keys(s, v, turn);
+        multiply_key_units(s.q, s.k, s.k_full, s.k_free, v, turn);
         if (warp >= x.n_warps)
             continue;
         float4 *to = scores_of(x, w.t0, warp);
@@ -143,13 +105,10 @@ __global__ void __launch_bounds__(2 * GROUP_THREADS, 1) scores512_kernel(spread_
 /* ---- sums512 ------------------------------------------------------------------------------ */
 
 struct sum_tiles {
-    uint8_t v[STAGES][UNITS * V_UNIT_BYTES], p[2][BLOCK_BYTES];
+    uint8_t v[STAGES][UNITS * V_UNIT_BYTES];
+    probabilities p;
     float4 x[STAGES][4 * WARP_SCORES];
     uint64_t v_full[STAGES], v_free[STAGES], x_full[STAGES], x_free[STAGES];
-    uint64_t p_full[2], p_free[2], all_summed;
-    float keep[2][PAIRS];
-    float by[PAIRS];
-    uint32_t grown[2][4];
     sights<PAIRS> sees;
 };
 
@@ -186,12 +145,11 @@ DEV void fetch_sums(const block &b, const spread_args &x, sum_tiles &s)
 /* As score of flash512_hopper.cu, with scores that are there already. */
 DEV void soften_tiles(const block &b, sum_tiles &s)
 {
-    const int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id(), tid = lane & 3;
-    const int m0 = 16 * warp + (lane >> 2);
+    const int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id(), m0 = 16 * warp + (lane >> 2);
     softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
     walk w = walk_begin(b);
     for (int turn = 0; walk_on<DENSE>(b, w); turn++) {
-        const int which = turn & 1, stage = turn % STAGES;
+        const int stage = turn % STAGES;
         float x[32], keep[2];
         bar_wait(&s.x_full[stage], turn / STAGES & 1);
 #pragma unroll
@@ -209,78 +167,39 @@ DEV void soften_tiles(const block &b, sum_tiles &s)
                 keep[h] = exponentials(x, sm[h], h);
             }
         }
-        uint32_t grown = warp_max_u32(keep[0] != 1 || keep[1] != 1);
-        bar_wait(&s.p_free[which], (turn >> 1 & 1) ^ 1);
-        uint8_t *p = s.p[which];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int m = m0 + 8 * h;
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                *(uint32_t *)(p + piece_at(m, j) + 4 * tid) =
-                    f32x2_to_f16(x[4 * j + 2 * h], x[4 * j + 2 * h + 1]);
-            if (tid == 0)
-                s.keep[which][m] = keep[h];
-        }
-        if (lane == 0)
-            s.grown[which][warp] = grown;
-        tensor_fence();
-        bar_arrive(&s.p_full[which]);
+        s.p.put(x, keep, m0, turn);
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float by = softmax_end(b, sm[h], m0 + 8 * h);
-        if (tid == 0)
-            s.by[m0 + 8 * h] = by;
-    }
-    bar_arrive(&s.all_summed);
+    s.p.end(b, sm, m0);
 }
 
 DEV void collect_sums(const block &b, sum_tiles &s)
 {
-    const int warp = (int)(threadIdx.x >> 5) & 3, m0 = 16 * warp + (lane_id() >> 2);
-    float o[64];
+    const int m0 = 16 * ((int)(threadIdx.x >> 5) & 3) + (lane_id() >> 2);
+    float o[1][64];
 #pragma unroll
     for (int i = 0; i < 64; i++)
-        o[i] = 0;
+        o[0][i] = 0;
     walk w = walk_begin(b);
     for (int turn = 0; walk_on<DENSE>(b, w); turn++) {
         const int which = turn & 1, stage = turn % STAGES;
-        bar_wait(&s.p_full[which], turn >> 1 & 1);
-        if (s.grown[which][warp]) {
-            float k0 = s.keep[which][m0], k1 = s.keep[which][m0 + 8];
-#pragma unroll
-            for (int i = 0; i < 64; i++)
-                o[i] *= i & 2 ? k1 : k0;
-        }
-        uint64_t p = operand(shared_at(s.p[which]), 16);
+        bar_wait(&s.p.full[which], turn >> 1 & 1);
+        s.p.rescale(o, which, m0);
+        uint64_t p = operand(shared_at(s.p.p[which]), 16);
         uint64_t v = operand(shared_at(s.v[stage]), V_BLOCK);
         bar_wait(&s.v_full[stage], turn / STAGES & 1);
         tensor_fence();
-        hold(o);
+        hold(o[0]);
         wg_fence();
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
-            wg_mma_128_v(o, p + u * 32 / 16, v + u * V_UNIT_BYTES / 16);
+            wg_mma_128_v(o[0], p + u * 32 / 16, v + u * V_UNIT_BYTES / 16);
         wg_commit();
         wg_wait<0>();
-        hold(o);
+        hold(o[0]);
         warp_arrive(&s.v_free[stage]);
-        bar_arrive(&s.p_free[which]);
+        bar_arrive(&s.p.free[which]);
     }
-    bar_wait(&s.all_summed, 0);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int m = m0 + 8 * h;
-        if (m >= b.n_pairs)
-            continue;
-        float by = s.by[m], *to = sums_of(b, m, (int)blockIdx.z * COLUMNS, D);
-#pragma unroll
-        for (int j = 0; j < COLUMNS / 8; j++) {
-            const float *x = &o[4 * j + 2 * h];
-            *(float2 *)(to + 8 * j) = make_float2(x[0] * by, x[1] * by);
-        }
-    }
+    s.p.store(b, o, m0, (int)blockIdx.z * COLUMNS);
 }
 
 /* grid:   tile of 64 pairs x KV head x 128 columns
@@ -300,11 +219,7 @@ __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) sums512_kernel(spread_ar
             bar_init(&s.x_free[i], 4); /* warps */
             bar_init(&s.v_free[i], 4);
         }
-        for (int i = 0; i < 2; i++) {
-            bar_init(&s.p_full[i], GROUP_THREADS);
-            bar_init(&s.p_free[i], GROUP_THREADS);
-        }
-        bar_init(&s.all_summed, GROUP_THREADS);
+        s.p.init(GROUP_THREADS);
     }
     /* Scores of warps without a pair: numbers, which no pair reads. */
     for (int i = (int)threadIdx.x; i < STAGES * 4 * WARP_SCORES; i += (int)blockDim.x)

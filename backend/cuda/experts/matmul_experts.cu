@@ -413,30 +413,23 @@ template <int K, bool OFFLOAD> static int allow_kernels(int shared_block)
 extern "C" int cu_experts_init(void)
 {
     const int n = largest_shared();
-    int bad = 0;
-#define DO(kind)                                                                                   \
-    bad |= allow_kernels<kind, false>(n - table_bytes<kind>);                                      \
-    if constexpr (stays_on_host<kind>)                                                             \
-        bad |= allow_kernels<kind, true>(n);
-    EACH_PACK(DO)
-#undef DO
-    return bad;
+    return each_layout(all_packs, [&](auto k) {
+        int bad = allow_kernels<k, false>(n - table_bytes<k>);
+        if constexpr (stays_on_host<k>)
+            bad |= allow_kernels<k, true>(n);
+        return bad;
+    });
 }
 
 template <bool OFFLOAD>
 static bool experts_of_kind(cudaStream_t s, const expert_product &a, launch_memory memory,
                             const offload_view &c)
 {
-    switch (pack_kernels(a.p.w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        if constexpr (!OFFLOAD || stays_on_host<kind>)                                             \
-            return experts<kind, OFFLOAD>(s, a, memory, c);                                        \
-        break;
-        EACH_PACK(DO)
-#undef DO
-    }
-    return false;
+    return by_layout(all_packs, pack_kernels(a.p.w.kind), [&](auto k) {
+        if constexpr (!OFFLOAD || stays_on_host<k>)
+            return experts<k, OFFLOAD>(s, a, memory, c);
+        return false;
+    });
 }
 
 extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory)

@@ -480,15 +480,8 @@ template <int K> static bool grouped(cudaStream_t s, const expert_product &e, la
 
 extern "C" bool cu_product_grouped(cudaStream_t s, expert_product a, launch_memory memory)
 {
-    switch (pack_kernels(a.p.w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        return grouped<kind>(s, a, memory);
-        EACH_PACK(DO)
-#undef DO
-    default:
-        return false;
-    }
+    return by_layout(all_packs, pack_kernels(a.p.w.kind),
+                     [&](auto k) { return grouped<k>(s, a, memory); });
 }
 
 template <int K> static int allow_grouped()
@@ -502,9 +495,5 @@ template <int K> static int allow_grouped()
 /* Once per GPU, at open. */
 extern "C" int cu_grouped_init(void)
 {
-    int bad = 0;
-#define DO(kind) bad |= allow_grouped<kind>();
-    EACH_PACK(DO)
-#undef DO
-    return bad;
+    return each_layout(all_packs, [](auto k) { return allow_grouped<k>(); });
 }

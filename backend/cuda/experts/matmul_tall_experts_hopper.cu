@@ -30,19 +30,6 @@ enum {
 };
 /* Rows of products. */
 #define EACH_WIDTH(DO) DO(32) DO(64) DO(80) DO(128)
-/* Layouts with kernels here. */
-#define EACH_EXPERT(DO)                                                                            \
-    DO(PACK_Q4_0)                                                                                  \
-    DO(PACK_Q4_1)                                                                                  \
-    DO(PACK_Q5_0)                                                                                  \
-    DO(PACK_Q5_1)                                                                                  \
-    DO(PACK_Q8_0)                                                                                  \
-    DO(PACK_Q4_K)                                                                                  \
-    DO(PACK_Q5_K)                                                                                  \
-    DO(PACK_Q6_K)                                                                                  \
-    DO(PACK_G8)                                                                                    \
-    DO(PACK_IQ4)                                                                                   \
-    DO(PACK_FP4)
 
 struct tall_experts {
     mma_args a;
@@ -299,15 +286,7 @@ static bool launch_kind(cudaStream_t s, const tall_experts &a, const expert_list
     const packed &w = a.a.w;
     if (!cu_gpu.wgmma || w.where || expert_tile_rows(a.a.rows, l.n_expert) < 64)
         return false;
-    switch (w.kind) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        return launch_experts<kind, GATED>(s, a);
-        EACH_EXPERT(DO)
-#undef DO
-    default:
-        return false;
-    }
+    return by_layout(plain_packs, w.kind, [&](auto k) { return launch_experts<k, GATED>(s, a); });
 }
 
 static mma_args rows_of(dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k)
@@ -341,11 +320,9 @@ extern "C" bool cu_expert_units(cudaStream_t s, expert_units u, expert_lists l, 
 
 extern "C" int cu_tall_experts_init(void)
 {
-    int bad = 0;
-#define DO(kind)                                                                                   \
-    bad |= allow_shared(tall_experts_kernel<kind, false>, cu_gpu.shared_block);                    \
-    bad |= allow_shared(tall_experts_kernel<kind, true>, cu_gpu.shared_block);
-    EACH_EXPERT(DO)
-#undef DO
-    return bad;
+    const int n = cu_gpu.shared_block;
+    return each_layout(plain_packs, [=](auto k) {
+        return allow_shared(tall_experts_kernel<k, false>, n) |
+               allow_shared(tall_experts_kernel<k, true>, n);
+    });
 }

@@ -301,27 +301,22 @@ extern "C" int cu_product_warps(const packed *w)
 template <bool OFFLOAD>
 static void vec_of_kind(cudaStream_t s, const expert_product &a, offload_view c)
 {
-    switch (pack_kernels(a.p.w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        if constexpr (!OFFLOAD || stays_on_host<kind>)                                             \
-            vec<kind, OFFLOAD>(s, a, c);                                                           \
-        break;
-        EACH_PACK(DO)
-#undef DO
-    }
+    by_layout(all_packs, pack_kernels(a.p.w.kind), [&](auto k) {
+        if constexpr (!OFFLOAD || stays_on_host<k>)
+            vec<k, OFFLOAD>(s, a, c);
+        return true;
+    });
 }
 
 /* Once per GPU, at open. Tables and a long row are more than the 48 KB that any block may have. */
 extern "C" int cu_vec_init(void)
 {
-    int bad = 0, n = cu_gpu.shared_block - BLOCK_RESERVED - 4 * TABLE_WORDS;
-#define DO(kind)                                                                                   \
-    if (traits<kind>::lattice)                                                                     \
-        bad |= allow_shared(vec_kernel<kind>, n) | allow_shared(glu_kernel<kind, false>, n);
-    EACH_PACK(DO)
-#undef DO
-    return bad;
+    const int n = cu_gpu.shared_block - BLOCK_RESERVED - 4 * TABLE_WORDS;
+    return each_layout(all_packs, [&](auto k) {
+        return traits<k>::lattice
+                   ? allow_shared(vec_kernel<k>, n) | allow_shared(glu_kernel<k, false>, n)
+                   : 0;
+    });
 }
 
 extern "C" void cu_product_vec(cudaStream_t s, expert_product a)

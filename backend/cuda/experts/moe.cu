@@ -8,6 +8,7 @@
 #include "backend/cuda/experts/guess.cuh"
 #include "backend/cuda/experts/own.cuh"
 #include "backend/cuda/product/launch_products.h"
+#include "backend/cuda/product/layouts.cuh"
 
 enum { ROUTER_THREADS = 128 };
 
@@ -223,12 +224,7 @@ template <int K> static void router(cudaStream_t s, const router_args &a, const 
 
 extern "C" void cu_router(cudaStream_t s, router_args a, offload_rule c)
 {
-    if (a.w.kind == PACK_F32)
-        router<PACK_F32>(s, a, c);
-    else if (a.w.kind == PACK_F16)
-        router<PACK_F16>(s, a, c);
-    else
-        router<PACK_BF16>(s, a, c);
+    by_layout(float_packs, a.w.kind, [&](auto k) { return router<k>(s, a, c), true; });
 }
 
 enum { CLUSTERS = 2048 /* of a drafter's head, in registers too */ };

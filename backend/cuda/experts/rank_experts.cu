@@ -100,12 +100,6 @@ template <int K> static void launch_segments(cudaStream_t s, const down_segments
 
 extern "C" void cu_down_segments(cudaStream_t s, down_segments a)
 {
-    switch (pack_kernels(a.of[0].w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        launch_segments<kind>(s, a);                                                               \
-        break;
-        EACH_PACK(DO)
-#undef DO
-    }
+    by_layout(all_packs, pack_kernels(a.of[0].w.kind),
+              [&](auto k) { return launch_segments<k>(s, a), true; });
 }

@@ -12,6 +12,7 @@
 
 #include "backend/cuda/launch.h"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/product/layouts.cuh"
 
 /* Does a layout add a value per group? Its products need the sums of the activations too. */
 static constexpr bool has_offset(int kind)

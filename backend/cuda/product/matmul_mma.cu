@@ -197,26 +197,7 @@ template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
         copy_wait<0>();
         __syncthreads();
     }
-
-    int gid = lane >> 2, tid = lane & 3;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int r = wn * 32 + j * 8 + 2 * tid + e;
-            if (r >= rows)
-                continue;
-            int to = a.order ? a.order[first + r] : first + r;
-            float *y = a.y.at + to * a.y.stride + o0 + wm * 64;
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    int o = 16 * i + 8 * h + gid;
-                    if (o0 + wm * 64 + o < a.w.n_out)
-                        y[o] = acc[i][j][2 * h + e];
-                }
-        }
+    write_sums(a.y, {a.order, first, rows}, acc, wn * 32, o0 + wm * 64);
 }
 
 /* ---- Few rows ------------------------------------------------------------------------------- */
@@ -298,12 +279,12 @@ template <int K, int ROWS> __global__ void __launch_bounds__(128) few_kernel(mma
             x.copy(sx + i * ROWS * LINE, i, a.w.n_in);
         copy_commit();
     }
-    float acc[TILES][4];
+    float acc[1][TILES][4];
 #pragma unroll
     for (int j = 0; j < TILES; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            acc[j][e] = 0;
+            acc[0][j][e] = 0;
     int now = 0, next = SHORT_AHEAD; /* stages of x */
     for (int step0 = 0; step0 < n_step; step0 += SHORT_AHEAD) {
 #pragma unroll
@@ -339,30 +320,18 @@ template <int K, int ROWS> __global__ void __launch_bounds__(128) few_kernel(mma
                     ldmatrix4(fb[j], cx + (16 * j + br) * LINE + kk + bk);
 #pragma unroll
                 for (int j = 0; j < TILES; j++)
-                    mma_bf16(acc[j], fa, &fb[j >> 1][(j & 1) * 2]);
+                    mma_bf16(acc[0][j], fa, &fb[j >> 1][(j & 1) * 2]);
             }
         }
     }
-    const int gid = lane >> 2, tid = lane & 3;
-#pragma unroll
-    for (int j = 0; j < TILES; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int r = j * 8 + 2 * tid + e;
-            if (r >= rows)
-                continue;
-            int to = a.order ? a.order[first + r] : first + r;
-            float *y = a.y.at + to * a.y.stride + o0 + 16 * warp;
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                if (o0 + 16 * warp + 8 * h + gid < a.w.n_out)
-                    y[8 * h + gid] = acc[j][2 * h + e];
-        }
+    write_sums(a.y, {a.order, first, rows}, acc, 0, o0 + 16 * warp);
 }
 
 /* ---- Launching ------------------------------------------------------------------------------ */
 
 enum { SHARED_BYTES = 2 * (BM + BN) * LINE * 2 };
+
+constexpr auto mma_packs = layouts<PACK_F16, PACK_BF16>() + all_packs;
 
 template <int K> static int allow_mma()
 {
@@ -373,11 +342,7 @@ template <int K> static int allow_mma()
 
 extern "C" int cu_mma_init(void)
 {
-    int bad = allow_mma<PACK_F16>() | allow_mma<PACK_BF16>() | cu_short_init();
-#define DO(kind) bad |= allow_mma<kind>();
-    EACH_PACK(DO)
-#undef DO
-    return bad;
+    return each_layout(mma_packs, [](auto k) { return allow_mma<k>(); }) | cu_short_init();
 }
 
 /* tile: rows of a tile, 16, 32, 64 or BN. tiles: of experts. */
@@ -385,7 +350,7 @@ template <int K> static void mma(cudaStream_t s, mma_args a, int tile, int tiles
 {
     if (!a.tiles)
         tiles = (a.rows + tile - 1) / tile;
-    if (!a.tiles && tile <= 64 && cu_short(s, a, tile, tiles))
+    if (!a.tiles && tile <= 64 && cu_short(s, a, tile))
         return;
     dim3 grid((unsigned)((a.w.n_out + BM - 1) / BM), (unsigned)tiles);
     dim3 small((unsigned)((a.w.n_out + SHORT_BM - 1) / SHORT_BM), (unsigned)tiles);
@@ -399,16 +364,8 @@ template <int K> static void mma(cudaStream_t s, mma_args a, int tile, int tiles
 
 static void mma_any(cudaStream_t s, mma_args a, int tile, int tiles)
 {
-    switch (pack_kernels(a.w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        mma<kind>(s, a, tile, tiles);                                                              \
-        break;
-        DO(PACK_F16)
-        DO(PACK_BF16)
-        EACH_PACK(DO)
-#undef DO
-    }
+    by_layout(mma_packs, pack_kernels(a.w.kind),
+              [&](auto k) { return mma<k>(s, a, tile, tiles), true; });
 }
 
 extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)

@@ -335,23 +335,15 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
 extern "C" int cu_one_init(void)
 {
     const int n = cu_gpu.shared_block - ONE_STATIC_SHARED;
-    int bad = allow_shared(one_kernel<PACK_Q4_K, PACK_Q6_K>, n);
-#define DO(kind) bad |= allow_shared(one_kernel<kind, kind>, n - table_bytes<kind>);
-    EACH_PACK(DO)
-#undef DO
-    return bad;
+    return allow_shared(one_kernel<PACK_Q4_K, PACK_Q6_K>, n) |
+           each_layout(all_packs,
+                       [=](auto k) { return allow_shared(one_kernel<k, k>, n - table_bytes<k>); });
 }
 
 static void products_of(cudaStream_t s, const one_product *const *p, int n, launch_memory memory)
 {
-    switch (pack_kernels(p[0]->p.w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        products<kind, kind>(s, p, n, n, memory);                                                  \
-        break;
-        EACH_PACK(DO)
-#undef DO
-    }
+    by_layout(all_packs, pack_kernels(p[0]->p.w.kind),
+              [&](auto k) { return products<k, k>(s, p, n, n, memory), true; });
 }
 
 /* Products of one format share a launch. Q4_K and Q6_K share one too, because the Q4_K_M mix has

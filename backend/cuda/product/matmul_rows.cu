@@ -580,24 +580,12 @@ template <int K, bool GLU> static void launch_all(cudaStream_t s, rows_args r)
     }
 }
 
-template <int K> static void launch_gated_or_not(cudaStream_t s, const rows_args &r)
-{
-    if (r.p.glu)
-        launch_all<K, true>(s, r);
-    else
-        launch_all<K, false>(s, r);
-}
-
 static void rows_by_kind(cudaStream_t s, const rows_args &r)
 {
-    switch (pack_kernels(r.p.w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        launch_gated_or_not<kind>(s, r);                                                           \
-        break;
-        EACH_PACK(DO)
-#undef DO
-    }
+    by_layout(all_packs, pack_kernels(r.p.w.kind), [&](auto k) {
+        r.p.glu ? launch_all<k, true>(s, r) : launch_all<k, false>(s, r);
+        return true;
+    });
 }
 
 /* A launch for each format. The last one reads nothing that the one before it writes, so the two
@@ -666,11 +654,7 @@ template <int K> static int allow_kind()
 /* Once per GPU, at open: all the shared memory that it grants a block. */
 extern "C" int cu_rows_init(void)
 {
-    int bad = 0;
-#define DO(kind) bad |= allow_kind<kind>();
-    EACH_PACK(DO)
-#undef DO
-    return bad;
+    return each_layout(all_packs, [](auto k) { return allow_kind<k>(); });
 }
 
 extern "C" void cu_rows_force(rows_cut c)

@@ -61,33 +61,17 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1) short_kernel(short_args s)
     const uint16_t **row_at =
         (const uint16_t **)(xs + s.stages * x_stage + n_warps * scale_table<K>);
     tile_at<K> from;
-    int first = (int)blockIdx.y * ROWS, rows = a.rows - first;
-    size_t base = 0;
+    const int first = (int)blockIdx.y * ROWS, rows = min(a.rows - first, ROWS);
 
     grid_trigger();
     lattice_begin<K>(a.w.kind);
-    if (a.tiles) {
-        grid_wait();
-        if ((int)blockIdx.y >= *a.n_tiles)
-            return;
-        expert_tile e = a.tiles[blockIdx.y];
-        base = mat_at(a.w, (size_t)e.expert);
-        first = e.first;
-        rows = e.n;
-    }
-    rows = min(rows, ROWS);
-    from.begin(a.w, in ? tile : 0, base);
+    from.begin(a.w, in ? tile : 0, 0);
     for (int i = 0; i < s.stages - 1; i++)
         if (in && i < n_unit)
             from.copy(units + i * stage, i, a.w.n_group);
-    if (!a.tiles)
-        grid_wait();
-    for (int r = t; r < rows; r += (int)blockDim.x) {
-        int row = first + r;
-        if (a.order)
-            row = a.order[row] / a.k;
-        row_at[r] = a.x + (size_t)row * a.w.n_in;
-    }
+    grid_wait();
+    for (int r = t; r < rows; r += (int)blockDim.x)
+        row_at[r] = a.x + (size_t)(first + r) * a.w.n_in;
     __syncthreads();
     for (int i = 0; i < s.stages - 1; i++) {
         if (i < n_unit)
@@ -98,12 +82,12 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1) short_kernel(short_args s)
     /* A shuffle hides the constants from the compiler, which keeps them in registers then. */
     const constants is = {shfl_u32(0x4b000000, 0), shfl_u32(code_float<K>::power, 0)};
     const int br = (lane & 7) + (lane >> 4 << 3), bk = (lane >> 3 & 1) << 3;
-    float acc[TILES][4];
+    float acc[1][TILES][4];
 #pragma unroll
     for (int j = 0; j < TILES; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            acc[j][e] = 0;
+            acc[0][j][e] = 0;
     int now = 0, free = s.stages - 1;
     for (int k = 0; k < n_unit; k++) {
         wait_for_copies(s.stages - 2);
@@ -137,7 +121,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1) short_kernel(short_args s)
                         ldmatrix4(fb[j], x + 16 * j * LINE + 32 * g + 16 * h);
 #pragma unroll
                     for (int j = 0; j < TILES; j++)
-                        mma_bf16(acc[j], fa[h], &fb[j >> 1][(j & 1) * 2]);
+                        mma_bf16(acc[0][j], fa[h], &fb[j >> 1][(j & 1) * 2]);
                 }
             }
             __syncwarp(); /* all lanes have read the table */
@@ -145,21 +129,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1) short_kernel(short_args s)
         free = now;
         now = now + 1 == s.stages ? 0 : now + 1;
     }
-    const int gid = lane >> 2, tid = lane & 3;
-#pragma unroll
-    for (int j = 0; j < TILES; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int r = j * 8 + 2 * tid + e;
-            if (r >= rows)
-                continue;
-            int to = a.order ? a.order[first + r] : first + r;
-            float *y = a.y.at + to * a.y.stride + 16 * tile;
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                if (16 * tile + 8 * h + gid < a.w.n_out)
-                    y[8 * h + gid] = acc[j][2 * h + e];
-        }
+    write_sums(a.y, {NULL, first, rows}, acc, 0, 16 * tile);
 }
 
 /* ---- Launching ------------------------------------------------------------------------------ */
@@ -217,24 +187,18 @@ template <int K, int ROWS> static bool launch_short(cudaStream_t s, const mma_ar
     return true;
 }
 
-template <int K> static bool short_kind(cudaStream_t s, const mma_args &a, int tile, int tiles)
+template <int K> static bool short_kind(cudaStream_t s, const mma_args &a, int tile)
 {
+    const int tiles = (a.rows + tile - 1) / tile;
     return tile == 16   ? launch_short<K, 16>(s, a, tiles)
            : tile == 32 ? launch_short<K, 32>(s, a, tiles)
                         : launch_short<K, 64>(s, a, tiles);
 }
 
-bool cu_short(cudaStream_t s, const mma_args &a, int tile, int tiles)
+bool cu_short(cudaStream_t s, const mma_args &a, int tile)
 {
-    switch (pack_kernels(a.w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        return short_kind<kind>(s, a, tile, tiles);
-        EACH_PACK(DO)
-#undef DO
-    default:
-        return false;
-    }
+    return by_layout(all_packs, pack_kernels(a.w.kind),
+                     [&](auto k) { return short_kind<k>(s, a, tile); });
 }
 
 template <int K> static int allow_short()
@@ -246,9 +210,5 @@ template <int K> static int allow_short()
 
 int cu_short_init()
 {
-    int bad = 0;
-#define DO(kind) bad |= allow_short<kind>();
-    EACH_PACK(DO)
-#undef DO
-    return bad;
+    return each_layout(all_packs, [](auto k) { return allow_short<k>(); });
 }

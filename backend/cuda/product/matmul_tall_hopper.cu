@@ -192,15 +192,8 @@ extern "C" bool cu_matmul_tall(cudaStream_t s, dev_mat y, dev_quant x, packed w,
         return false;
     if (shape < 0)
         shape = quickest(a);
-    switch (pack_kernels(w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        return tall_kind<kind>(s, a, shape);
-        EACH_PACK(DO)
-#undef DO
-    default:
-        return false;
-    }
+    return by_layout(all_packs, pack_kernels(w.kind),
+                     [&](auto k) { return tall_kind<k>(s, a, shape); });
 }
 
 template <int K> static int allow_tall()
@@ -215,9 +208,5 @@ template <int K> static int allow_tall()
 
 extern "C" int cu_tall_init(void)
 {
-    int bad = 0;
-#define DO(kind) bad |= allow_tall<kind>();
-    EACH_PACK(DO)
-#undef DO
-    return bad;
+    return each_layout(all_packs, [](auto k) { return allow_tall<k>(); });
 }

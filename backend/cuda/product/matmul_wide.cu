@@ -18,6 +18,7 @@
  */
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/product/launch_products.h"
+#include "backend/cuda/product/prompt.cuh"
 
 enum {
     BM = 128,
@@ -160,25 +161,7 @@ template <int TILES> __global__ void __launch_bounds__(THREADS, 1) wide_kernel(w
             f[0].load(mem + now + at_a, mem + now + at_b);
         f[1].multiply(acc);
     }
-
-    const int gid = lane >> 2, tid = lane & 3;
-#pragma unroll
-    for (int j = 0; j < TILES; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int r = r0 + wn * 8 * TILES + j * 8 + 2 * tid + e;
-            if (r >= g.y.rows)
-                continue;
-            float *y = g.y.at + r * g.y.stride + o0 + wm * 64;
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int o = 16 * i + 8 * h + gid;
-                    if (o0 + wm * 64 + o < g.y.cols)
-                        y[o] = acc[i][j][2 * h + e];
-                }
-        }
+    write_sums(g.y, {NULL, 0, g.y.rows}, acc, r0 + wn * 8 * TILES, o0 + wm * 64);
 }
 
 template <int TILES> static void wide(cudaStream_t s, const wide_args &g)

@@ -321,14 +321,9 @@ template <int K> static void unpack8(cudaStream_t s, const packed &w, int first,
 
 extern "C" void cu_unpack8(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows, void *to)
 {
-    switch (w.kind) {
-#define DO(KIND)                                                                                   \
-    case PACK_##KIND:                                                                              \
-        unpack8<PACK_##KIND>(s, w, first_row, n_rows, (uint8_t *)to);                              \
-        break;
-        DO(Q4_0) DO(Q4_1) DO(Q5_0) DO(Q5_1) DO(Q8_0) DO(Q4_K) DO(Q5_K) default : DO(Q6_K)
-#undef DO
-    }
+    by_layout(common_packs, w.kind, [&](auto k) {
+        return unpack8<k>(s, w, first_row, n_rows, (uint8_t *)to), true;
+    });
 }
 
 extern "C" void cu_matmul_wide8(cudaStream_t s, dev_mat y, dev_quant x, const packed *w,

@@ -573,17 +573,11 @@ static void unpack_kind(cudaStream_t s, packed w, int first_row, int n_rows, uin
 extern "C" void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows,
                                uint16_t *to)
 {
-    switch (pack_kernels(w.kind)) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        unpack_kind<kind>(s, w, first_row, n_rows, to);                                            \
-        break;
-        EACH_PACK(DO)
-#undef DO
-    default: {
-        int64_t n = (int64_t)n_rows * w.n_in;
+    const bool blocks = by_layout(all_packs, pack_kernels(w.kind), [&](auto k) {
+        return unpack_kind<k>(s, w, first_row, n_rows, to), true;
+    });
+    const int64_t n = (int64_t)n_rows * w.n_in;
+    if (!blocks)
         LAUNCH(unpack_float_kernel, dim3((unsigned)((n + 255) / 256)), dim3(256), 0, s, w,
                (int64_t)first_row * w.n_in, n, to);
-    }
-    }
 }

@@ -111,26 +111,12 @@ template <int K> static size_t shared_of(const packed &gate)
     return (size_t)gate.n_unit * UNIT * 40 + 2 * WARPS * slot<K>::bytes;
 }
 
-/* The layouts that it is made for. */
-#define EACH_PLE(DO)                                                                               \
-    DO(PACK_Q4_0)                                                                                  \
-    DO(PACK_Q4_1)                                                                                  \
-    DO(PACK_Q5_0)                                                                                  \
-    DO(PACK_Q5_1)                                                                                  \
-    DO(PACK_Q8_0)                                                                                  \
-    DO(PACK_Q4_K)                                                                                  \
-    DO(PACK_Q5_K)                                                                                  \
-    DO(PACK_Q6_K)
-
 extern "C" int cu_ple_init(void)
 {
-    int bad = 0;
-#define DO(kind)                                                                                   \
-    bad |= allow_shared(ple_kernel<kind, PLE_BLOCKS>, cu_gpu.shared_block - PLE_STATIC_SHARED);    \
-    bad |= allow_shared(ple_kernel<kind, 1>, cu_gpu.shared_block - PLE_STATIC_SHARED);
-    EACH_PLE(DO)
-#undef DO
-    return bad;
+    const int n = cu_gpu.shared_block - PLE_STATIC_SHARED;
+    return each_layout(common_packs, [=](auto k) {
+        return allow_shared(ple_kernel<k, PLE_BLOCKS>, n) | allow_shared(ple_kernel<k, 1>, n);
+    });
 }
 
 template <int K>
@@ -168,13 +154,5 @@ extern "C" bool cu_ple(cudaStream_t s, dev_mat y, dev_quant x, packed gate, pack
                   .y = y.at};
     while (1 << a.lg < product_warps(gate, false))
         a.lg++;
-    switch (gate.kind) {
-#define DO(kind)                                                                                   \
-    case kind:                                                                                     \
-        return start<kind>(s, gate, proj, a);
-        EACH_PLE(DO)
-#undef DO
-    default:
-        return false;
-    }
+    return by_layout(common_packs, gate.kind, [&](auto k) { return start<k>(s, gate, proj, a); });
 }
