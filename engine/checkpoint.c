@@ -3,7 +3,8 @@
  * The worth of a snapshot is the number of tokens it saves over the next shorter snapshot of the
  * same conversation, times its uses (a use halves every HALF_LIFE_MS), divided by the bytes that
  * dropping it frees. Segments shared by several snapshots count once. Pages of the pool are no host
- * memory and cost nothing, until the pool runs short.
+ * memory and cost nothing, until the pool runs short. Snapshots that are reserved and not filled
+ * count too, and may take half of the budget: most of them are never filled.
  */
 #include "engine/checkpoint.h"
 #include "engine/disk.h"
@@ -33,7 +34,7 @@ struct checkpoint_store {
     kv_pool *pool;
     const kv_layout *layout;
     int32_t *held; /* [pool pages] by how many segments of the store; see count_held */
-    uint64_t budget_bytes;
+    uint64_t budget_bytes, pending_bytes;
     entry *at;
     int32_t n, cap;
     int32_t turn_id; /* the token that begins a turn; -1: none */
@@ -228,7 +229,7 @@ static bool evict(checkpoint_store *s, uint64_t n_more, const kv_snapshot *keep)
     double now = clock_ms();
     for (;;) {
         uint64_t all = bytes_of(s, NULL);
-        if (all + n_more <= s->budget_bytes)
+        if (all + s->pending_bytes + n_more <= s->budget_bytes)
             return true;
         int32_t worst = -1;
         double least = 0;
@@ -251,7 +252,23 @@ static bool evict(checkpoint_store *s, uint64_t n_more, const kv_snapshot *keep)
 
 bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes)
 {
-    return n_bytes <= s->budget_bytes && grow_entries(s) && evict(s, n_bytes, NULL);
+    return n_bytes <= s->budget_bytes && s->pending_bytes <= s->budget_bytes - n_bytes &&
+           grow_entries(s) && evict(s, n_bytes, NULL);
+}
+
+bool checkpoints_may_wait(const checkpoint_store *s, uint64_t n_bytes)
+{
+    return n_bytes <= s->budget_bytes / 2 && s->pending_bytes <= s->budget_bytes / 2 - n_bytes;
+}
+
+void checkpoints_begin_wait(checkpoint_store *s, const kv_snapshot *k)
+{
+    s->pending_bytes += k->own_bytes;
+}
+
+void checkpoints_end_wait(checkpoint_store *s, const kv_snapshot *k)
+{
+    s->pending_bytes -= k->own_bytes;
 }
 
 /* ---- Pages of the pool --------------------------------------------------------------------- */
@@ -263,6 +280,11 @@ static bool to_rows(checkpoint_store *s, kv_snapshot *k)
     status st = kv_snapshot_to_rows(k, NULL);
     pthread_mutex_unlock(&s->m->pass_lock);
     return !st;
+}
+
+static bool fits_as_rows(checkpoint_store *s, const kv_snapshot *k)
+{
+    return bytes_of(s, NULL) + s->pending_bytes + kv_snapshot_page_bytes(k) <= s->budget_bytes;
 }
 
 static void count_held(checkpoint_store *s)
@@ -308,7 +330,7 @@ bool checkpoints_free_pages(checkpoint_store *s, int32_t n, const kv_cache *also
         if (worst < 0)
             return false;
         kv_snapshot *k = s->at[worst].k;
-        if (bytes_of(s, NULL) + kv_snapshot_page_bytes(k) > s->budget_bytes || !to_rows(s, k))
+        if (!fits_as_rows(s, k) || !to_rows(s, k))
             drop_entry(s, worst);
     }
     return s != NULL;
@@ -328,7 +350,7 @@ void checkpoints_leave_page(checkpoint_store *s, int32_t page)
     for (int32_t i = s ? s->n - 1 : -1; i >= 0; i--) {
         kv_snapshot *k = s->at[i].k;
         if (has_page(k, page) &&
-            (bytes_of(s, NULL) + kv_snapshot_page_bytes(k) > s->budget_bytes || !to_rows(s, k)))
+            (!fits_as_rows(s, k) || !to_rows(s, k)))
             drop_entry(s, i);
     }
 }

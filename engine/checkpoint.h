@@ -65,6 +65,11 @@ void checkpoints_leave_page(checkpoint_store *s, int32_t page);
 bool checkpoints_have(const checkpoint_store *s, kv_way way, const int32_t *ids, int64_t n);
 /* Drops snapshots until n_bytes fit; false: they exceed the budget. */
 bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes);
+/* A snapshot of n_bytes may be reserved, to be filled later. Between `begin` and `end` its memory is
+ * part of the budget; in between own_bytes does not change. */
+bool checkpoints_may_wait(const checkpoint_store *s, uint64_t n_bytes);
+void checkpoints_begin_wait(checkpoint_store *s, const kv_snapshot *k);
+void checkpoints_end_wait(checkpoint_store *s, const kv_snapshot *k);
 /* The positions in ids[0..n) where snapshots are useful, ascending; at most CUTS_MAX. */
 enum { CUTS_MAX = 4 };
 int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t n,

@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <unistd.h>
+
 enum { CTX = 1536, KEEP = 512, JOBS_MAX = 10 };
 
 static carat_model *open_model(const char *draft)
@@ -243,4 +245,50 @@ TEST(allocations_of_conversations_that_keep_pages_may_fail)
         if (!hit)
             break;
     }
+}
+
+/* Eight prompts of 200 tokens in the bundled model, whose checkpoints have 1 MB each: those that
+ * are reserved and those that are kept together never exceed a budget of 4. */
+TEST(reserved_checkpoints_are_part_of_the_budget)
+{
+    enum { SLOTS = 8, LENGTH = 200, BUDGET_MB = 4 };
+    const char *path = test_path("models/demo.gguf");
+    carat_error e = {0};
+    AUTO_MODEL *m = NULL;
+    AUTO_BATCH *b = NULL;
+    int32_t ids[LENGTH], n_reserved = 0, n_kept = 0;
+    uint64_t rng = test_seed();
+    if (access(path, R_OK))
+        test_skip("models/demo.gguf is not there");
+    CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+    const carat_batch_options o = {
+        .session = {.n_ctx = CTX, .chunk = 64, .checkpoint_mb = BUDGET_MB}, .n_slots = SLOTS};
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    for (int round = 0; round < 2; round++) { /* the second discards what the first left */
+        for (int i = 0; i < SLOTS; i++) {
+            carat_generate_options g = {.max_tokens = 4};
+            carat_sampling_default(m, &g.sampling);
+            const carat_job j = {.ids = ids, .n = LENGTH, .opt = &g};
+            for (int k = 0; k < LENGTH; k++)
+                ids[k] = 300 + (int32_t)rng_below(&rng, 1000);
+            CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
+        }
+        do {
+            carat_cache_info info;
+            uint64_t reserved = 0;
+            checkpoints_info(b->store, &info);
+            for (int i = 0; i < SLOTS; i++)
+                for (int32_t k = 0; k < b->slot[i].t.n_pending; k++) {
+                    reserved += b->slot[i].t.pending[k]->own_bytes;
+                    n_reserved++;
+                }
+            n_kept += info.n_checkpoints;
+            CHECK(reserved + info.checkpoint_bytes <= (uint64_t)BUDGET_MB << 20);
+        } while (carat_batch_step(b));
+    }
+    CHECK(n_reserved > 0 && n_kept > 0);
+    for (int i = 0; i < SLOTS; i++)
+        timeline_reset(&b->slot[i].t);
+    CHECK(checkpoints_may_wait(b->store, (uint64_t)BUDGET_MB << 19)); /* nothing is forgotten */
+    CHECK(!checkpoints_may_wait(b->store, ((uint64_t)BUDGET_MB << 19) + 1));
 }

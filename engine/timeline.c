@@ -48,10 +48,16 @@ status timeline_open(timeline *t, carat_model *m, kv_pool *pool, checkpoint_stor
     return OK;
 }
 
+static void drop_one(timeline *t, kv_snapshot *pending)
+{
+    checkpoints_end_wait(t->store, pending);
+    kv_snapshot_drop(pending);
+}
+
 static void drop_pending(timeline *t)
 {
     while (t->n_pending)
-        kv_snapshot_drop(t->pending[--t->n_pending]);
+        drop_one(t, t->pending[--t->n_pending]);
     t->n_stops = 0;
 }
 
@@ -408,10 +414,11 @@ static void fill_pending(timeline *t, int32_t n_more, bool all)
         if (!computed || (!all && kv_can_save(&t->kv, k->n, n_more) && !draft_goes(t, k, n_more))) {
             t->pending[left++] = k;
         } else if (kv_can_save(&t->kv, k->n, 0)) {
+            checkpoints_end_wait(t->store, k);
             fill_snapshot(t, k);
             checkpoints_put(t->store, k, true);
         } else {
-            kv_snapshot_drop(k);
+            drop_one(t, k);
         }
     }
     t->n_pending = left;
@@ -581,11 +588,13 @@ static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
     for (int32_t i = 0; i < n_cuts; i++) {
         bool behind = cut[i] <= t->kv.n_past;
         if ((behind && !kv_can_save(&t->kv, cut[i], 0)) ||
-            checkpoints_have(t->store, timeline_way(t), ids, cut[i]))
+            checkpoints_have(t->store, timeline_way(t), ids, cut[i]) ||
+            !checkpoints_may_wait(t->store, snapshot_bytes(t->kv.layout, cut[i])))
             continue;
         kv_snapshot *k = reserve_snapshot(t, ids, cut[i], &base, &draft_base);
         if (!k)
             continue;
+        checkpoints_begin_wait(t->store, k);
         t->pending[t->n_pending++] = k;
         if (k->n > base.n)
             base = (known_rows){k->linear, k->n};
@@ -724,7 +733,7 @@ static void drop_served(timeline *t)
         return;
     for (int32_t i = 0; i < t->n_pending; i++)
         if (kv_snapshot_serves(t->kv.layout, n, t->pending[i]->n))
-            kv_snapshot_drop(t->pending[i]);
+            drop_one(t, t->pending[i]);
         else
             t->pending[left++] = t->pending[i];
     t->n_pending = left;
