@@ -227,6 +227,8 @@ status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_s
     uint64_t rng = 5;
     status st;
     bo.session.n_ctx = n_prompt + t->n_gen + 1 + (t->spec ? DRAFT_TOKENS_MAX + 1 : 0);
+    if (bo.session.n_ctx < t->n_streams)
+        bo.session.n_ctx = t->n_streams; /* a pass has a row of each, and no more than a context */
     bo.session.n_outputs = t->n_streams;
     if (t->n_shared)
         bo.session.checkpoint_mb = 0; /* shared prefixes are kept as checkpoints */

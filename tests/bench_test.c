@@ -343,6 +343,10 @@ TEST(bench_refuses_what_makes_no_sense)
         json_decref(root);
     }
     CHECK_EQ(run_bench(ARGS("-m", model, "-p", "0", "-n", "4", "-s", "65"), &root), 2);
+    json_decref(root);
+    /* a pass of more rows than these answers have tokens */
+    CHECK_EQ(run_bench(ARGS("-m", model, "-p", "0", "-n", "4", "-s", "64", "-r", "1"), &root), 0);
+    json_decref(root);
     const char *wrong[][8] = {
         {"--accept", "0.5", NULL},
         {"--accept-mean", "2", NULL},
