@@ -319,6 +319,104 @@ TEST(fit_shares_layers_by_memory)
     }
 }
 
+/* A mixture that fits no number of GPUs: each is nearly full, and of each one's experts about the
+ * same part has slots. What each has adds up to what the model has. gpu_layers 0: all. */
+static void check_slots(const char *path, const int64_t *mib, int n, int32_t gpu_layers)
+{
+    carat_model_options o = {.vocab_only = true, .gpu_layers = gpu_layers};
+    const carat_session_options so = {.n_ctx = 8192, .n_outputs = 1};
+    AUTO_MODEL *m;
+    carat_expert_info all, x;
+    carat_memory_plan p;
+    carat_error e = {0};
+    double low = 1, high = 0;
+    int32_t n_slots = 0, n_experts = 0, n_layers = 0;
+    uint64_t host = 0;
+    o.session = &so;
+    memcpy(o.plan_gpu_mb, mib, (size_t)n * sizeof *mib);
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_OK(carat_plan(m, &so, &p, &e), e);
+    CHECK(carat_experts(m, &all));
+    CHECK_EQ(p.n_devices, n + (gpu_layers > 0));
+    for (int32_t k = 0; k < n; k++) {
+        const carat_device_plan *d = &p.device[k];
+        CHECK(carat_experts_on(m, k, &x));
+        CHECK_EQ(x.n_layers, d->n_layers);
+        CHECK_EQ(x.device_bytes, d->expert_bytes);
+        CHECK_MSG(d->total_bytes <= d->available_bytes &&
+                      d->total_bytes + (64 << 20) > d->available_bytes,
+                  "device %d: %.1f of %.1f MiB", (int)k, (double)d->total_bytes * 0x1p-20,
+                  (double)d->available_bytes * 0x1p-20);
+        double part = (double)x.n_slots / x.n_experts;
+        low = part < low ? part : low;
+        high = part > high ? part : high;
+        n_slots += x.n_slots;
+        n_experts += x.n_experts;
+        n_layers += x.n_layers;
+        host += x.host_bytes;
+    }
+    CHECK(!carat_experts_on(m, n, &x) && !x.n_experts);
+    CHECK_EQ(n_slots, all.n_slots);
+    CHECK_EQ(n_experts, all.n_experts);
+    CHECK_EQ(n_layers, gpu_layers ? gpu_layers : 30);
+    CHECK_EQ(n_layers, all.n_layers);
+    CHECK_EQ(host, all.host_bytes);
+    /* A layer more is a part less. */
+    CHECK_MSG(high - low < 0.12 && low > 0, "slots for %.3f to %.3f of a GPU's experts", low, high);
+}
+
+TEST(fit_gives_each_gpu_slots_for_its_layers)
+{
+    static const int64_t equal[] = {6500, 6500}, three[] = {4784, 4784, 4784},
+                         unequal[] = {7808, 3776}, reverse[] = {3776, 7808};
+    char path[128];
+    carat_model *m;
+    carat_memory_plan p;
+    carat_expert_info x;
+    carat_error e = {0};
+    write_hollow("26b-a4b", "q4_k_m", path);
+    check_slots(path, equal, 2, 0);
+    check_slots(path, three, 3, 0);
+    check_slots(path, unequal, 2, 0);
+    check_slots(path, reverse, 2, 0);
+    check_slots(path, equal, 2, 24); /* the CPU has the first six with their experts */
+    const carat_session_options so = {.n_ctx = 8192, .n_outputs = 1};
+    carat_model_options o = {.vocab_only = true,
+                             .experts_gpu = "50%",
+                             .gpu_split = "1,2",
+                             .session = &so,
+                             .plan_gpu_mb = {79000, 79000}};
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e); /* half of each, as asked for */
+    CHECK_OK(carat_plan(m, &so, &p, &e), e);
+    CHECK(p.device[0].n_layers == 20 && p.device[1].n_layers == 10);
+    CHECK(carat_experts_on(m, 0, &x) && x.n_experts == 20 * 128);
+    CHECK(x.n_slots <= x.n_experts / 2 && x.n_slots > x.n_experts / 2 - 20);
+    CHECK(carat_experts_on(m, 1, &x) && x.n_experts == 10 * 128 && x.n_slots <= x.n_experts / 2);
+    carat_model_close(m);
+    o.gpu_split = NULL; /* with room for all, each has the experts of its layers all the same */
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_OK(carat_plan(m, &so, &p, &e), e);
+    for (int k = 0; k < 2; k++)
+        CHECK(p.device[k].n_layers >= 14 && carat_experts_on(m, k, &x) &&
+              x.n_layers == p.device[k].n_layers);
+    carat_model_close(m);
+    o.experts_gpu = "1"; /* MiB, on each */
+    CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_MEMORY);
+    CHECK_MSG(strstr(e.text, "of its layers"), "%s", e.text);
+    static const char *const never[] = {"tensor", "layers"};
+    for (int i = 0; i < 2; i++) { /* every rank has its part of all experts; the CPU has all */
+        o = (carat_model_options){.vocab_only = true,
+                                  .experts_gpu = "50%",
+                                  .split = never[i],
+                                  .cpu_experts = i == 1,
+                                  .plan_gpu_mb = {79000, 79000}};
+        e = (carat_error){0};
+        CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
+        CHECK_MSG(strstr(e.text, "--experts-gpu"), "%s", e.text);
+    }
+    unlink(path);
+}
+
 TEST(fit_shares_layers_by_hand)
 {
     char path[128];

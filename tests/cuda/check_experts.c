@@ -292,7 +292,8 @@ static status check_counts(experts_rig *r, const char *path, const carat_model_o
     return OK;
 }
 
-static void check_file(experts_rig *r, const char *path)
+/* gpu_layers: the CPU has the layers before them, with their experts; 0: none. */
+static void check_file(experts_rig *r, const char *path, int32_t gpu_layers)
 {
     static const struct {
         const char *part, *gpus, *split;
@@ -304,17 +305,20 @@ static void check_file(experts_rig *r, const char *path)
              {"0.9", NULL, NULL}};
     err e = {0};
     carat_model_info info;
-    status st = carat_model_open(path, &(carat_model_options){.device = "cuda"}, &r->whole, &e);
+    const carat_model_options whole = {
+        .device = "cuda", .gpu_layers = gpu_layers, .experts_gpu = "100%"};
+    status st = carat_model_open(path, &whole, &r->whole, &e);
     if (!st) {
         carat_model_get_info(r->whole, &info);
         r->n_vocab = (size_t)info.n_vocab;
         r->x = mem_calloc(2 * r->n_vocab, sizeof *r->x);
         r->y = r->x + r->n_vocab;
     }
-    for (int i = 0; i < (r->g->quick ? 2 : 6) && !st; i++) {
+    for (int i = 0; i < (r->g->quick || gpu_layers ? 2 : 6) && !st; i++) {
         const carat_model_options o = {.device = c[i].gpus ? NULL : "cuda",
                                        .gpus = r->gpus = c[i].gpus,
                                        .gpu_split = c[i].split,
+                                       .gpu_layers = gpu_layers,
                                        .draft = "lookup",
                                        .experts_gpu = r->part = c[i].part};
         st = carat_model_open(path, &o, &r->some, &e);
@@ -340,16 +344,17 @@ static void check_file(experts_rig *r, const char *path)
 
 /* Budgets of MiB, of which the reserve of the device is the most: what is used stays within them,
  * more never means fewer experts, and what is too little has a sentence. Counts of earlier runs are
- * read, unless they are another model's. */
-static void check_budgets(rig *g)
+ * read, unless they are another model's. gpus NULL: one device; else two that share the memory. */
+static void check_budgets(rig *g, const char *gpus)
 {
     fidelity f;
     carat_expert_info info;
     carat_device_memory mem[CARAT_DEVICES_MAX];
     char counts[300];
-    double beyond = 0, fewer = 0, mute = 0, lost = 0;
+    double beyond = 0, wasted = 0, fewer = 0, mute = 0, lost = 0;
     int32_t before = -1, n_refused = 0, n_host = 0, n_part = 0, n_whole = 0;
-    uint64_t reserve = g->gpu->reserve_bytes;
+    uint64_t reserve = (gpus ? 2 : 1) * g->gpu->reserve_bytes;
+    const char *what = gpus ? "budgets of two" : "budgets";
     fidelity_open(&f, "moe");
     const char *path = fidelity_write(&f, NULL);
     snprintf(counts, sizeof counts, "%s.experts", path);
@@ -358,7 +363,8 @@ static void check_budgets(rig *g)
         carat_model *m = NULL;
         carat_session *s = NULL;
         err e = {0};
-        const carat_model_options o = {.device = "cuda", .gpu_mb = mb, .session = &so};
+        const carat_model_options o = {
+            .device = gpus ? NULL : "cuda", .gpus = gpus, .gpu_mb = mb, .session = &so};
         status st = carat_model_open(path, &o, &m, &e);
         status late = st ? OK : carat_session_open(m, &so, &s, &e);
         lost += late != OK; /* the session for which room was left */
@@ -375,7 +381,9 @@ static void check_budgets(rig *g)
                 n_host++;
             }
             carat_memory(m, mem);
-            beyond += mem[0].used_bytes + reserve > (uint64_t)mb << 20;
+            const uint64_t used = mem[0].used_bytes + (gpus ? mem[1].used_bytes : 0) + reserve;
+            beyond += used > (uint64_t)mb << 20;
+            wasted += part && used + (512 << 10) < (uint64_t)mb << 20;
             fewer += slots < before;
             before = slots;
             n_part += part;
@@ -384,12 +392,13 @@ static void check_budgets(rig *g)
         carat_session_close(s);
         carat_model_close(m);
     }
-    verdict(g, "experts", "budgets: exceeded", beyond, 0);
-    verdict(g, "experts", "budgets: fewer experts in a larger one", fewer, 0);
-    verdict(g, "experts", "budgets: no sentence", mute, 0);
-    verdict(g, "experts", "budgets: a model that fits, and its session does not", lost, 0);
+    verdict(g, "experts", text("%s: exceeded", what), beyond, 0);
+    verdict(g, "experts", text("%s: half a MiB has no slots", what), wasted, 0);
+    verdict(g, "experts", text("%s: fewer experts in a larger one", what), fewer, 0);
+    verdict(g, "experts", text("%s: no sentence", what), mute, 0);
+    verdict(g, "experts", text("%s: a model that fits, and its session does not", what), lost, 0);
     verdict(g, "experts",
-            text("budgets: %d too small, %d without slots, %d of a part, %d of all", n_refused,
+            text("%s: %d too small, %d without slots, %d of a part, %d of all", what, n_refused,
                  n_host, n_part, n_whole),
             !n_host || !n_part || !n_whole, 0);
     unlink(counts);
@@ -442,7 +451,9 @@ void check_expert_slots(rig *g)
     static const char *const names[] = {"moe", "laguna", "qwen35moe", "qwen3moe"};
     static const num_type types[] = {NUM_Q8_0, NUM_F32, NUM_BF16};
     if (my_turn(g, "experts"))
-        check_budgets(g);
+        check_budgets(g, NULL);
+    if (my_turn(g, "experts"))
+        check_budgets(g, "0,0");
     if (my_turn(g, "experts"))
         check_bundled(g);
     for (int i = 0; i < 4; i++)
@@ -454,7 +465,11 @@ void check_expert_slots(rig *g)
             const fidelity_file v = {.type = types[k] == NUM_F32 ? 0 : types[k]};
             const char *path = fidelity_write(&r.f, &v);
             char counts[300];
-            check_file(&r, path);
+            check_file(&r, path, 0);
+            if (!i && !k) { /* in both, the CPU has the first layers */
+                r.type = "q8_0, CPU first";
+                check_file(&r, path, 2);
+            }
             snprintf(counts, sizeof counts, "%s.experts", path);
             unlink(counts);
             unlink(path);
