@@ -1026,6 +1026,9 @@ void check_invariances(rig *g)
     check_cuts(g, NUM_IQ1_M, 1280, 40, false);
     check_cuts(g, NUM_Q2_0, 1216, 40, true);
     check_cuts(g, NUM_Q1_0, 1152, 40, false);
+    for (int i = 0; i < 3; i++) /* 200 rows in tiles, fewer in slices */
+        check_invariance(g, (num_type[]){NUM_F32, NUM_F16, NUM_BF16}[i], 132 + 16 * i, 197, false,
+                         true);
     check_invariance(g, NUM_F32, 96, 40, false, false);
     check_invariance(g, NUM_F32, 96, 40, false, true);
     check_invariance(g, NUM_F32, 2116, g->quick ? 12 : 256, false, true); /* more than 32 slices */

@@ -5,10 +5,11 @@
  * lanes are the same at every row count.
  *
  * Of prompts a row's columns are added in slices of SLICE, each in ascending order, and then the
- * slices in ascending order. Few rows have a lane for each slice (slices_kernel); many rows have
- * tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
+ * slices in ascending order. Few rows, and few results, have a lane for each slice (slices_kernel);
+ * others have tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
  */
 #include "backend/cuda/activations.cuh"
+#include "backend/cuda/mma.cuh"
 #include "backend/cuda/experts/own.cuh"
 
 template <int K> DEV float load1(const uint8_t *row, int64_t i)
@@ -108,10 +109,13 @@ template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kern
 enum {
     SLICE = 64, /* columns whose products are added in one chain */
     SLICE_LANES = 32,
-    TILE = 64,      /* rows and outputs of a block */
-    TILE_STEP = 16, /* columns at a time */
-    TILE_THREADS = 256,
-    TILE_LINE = TILE + 4
+    TILE = 64,       /* rows and outputs of a block */
+    TILE_STEP = 16,  /* columns at a time */
+    TILE_STAGES = 4, /* steps in shared memory: one takes less time than a read of L2 */
+    TILE_THREADS = 128,
+    TILE_PIECES = TILE * TILE_STEP / 4, /* of four columns: of x, and of W */
+    ROWS_OF = 8,                        /* of a thread */
+    OUTS_OF = 4
 };
 
 /* y[r, o], a few rows.
@@ -147,74 +151,122 @@ template <int K> __global__ void __launch_bounds__(256) slices_kernel(float_args
         a.y.at[r * a.y.stride + o] = total;
 }
 
-/* A thread's four columns of a row of x, or of W. */
-template <int K> DEV float4 tile_piece(const float_args &a, bool weights, int first, int i)
+/* A step's columns of the rows of x and of W, as they are stored. Lines are so long that the lanes
+ * of a warp, which read different ones, meet different banks. */
+template <int K> struct tile_stage {
+    enum { SIZE = K == PACK_F32 ? 4 : 2 };
+    float x[TILE][TILE_STEP + 4];
+    uint8_t w[TILE][(TILE_STEP + 4) * SIZE];
+};
+
+/* Starts the copies of a step of W; columns and rows past the end become zeros. The next function:
+ * of x. */
+template <int K> DEV void copy_weights(tile_stage<K> &to, const float_args &a, int o0, int i)
 {
-    int t = (int)threadIdx.x, at = first + (t >> 2), n = a.w.n_in, c = i + (t & 3) * 4;
-    bool in = c < n && at < (weights ? a.n_out : a.x.rows);
-    if (!in)
-        return make_float4(0, 0, 0, 0);
-    return weights ? load4<K>(a.w.codes + (size_t)at * n * (K == PACK_F32 ? 4 : 2), c)
-                   : *(const float4 *)(a.x.at + at * a.x.stride + c);
+    enum { SIZE = tile_stage<K>::SIZE };
+#pragma unroll
+    for (int p = (int)threadIdx.x; p < TILE_PIECES; p += TILE_THREADS) {
+        const int row = p >> 2, c = (p & 3) * 4, n = a.w.n_in;
+        const bool in = i + c < n && o0 + row < a.n_out;
+        const uint8_t *from = a.w.codes + (in ? ((size_t)(o0 + row) * n + i + c) * SIZE : 0);
+        if (SIZE == 4) {
+            copy16_async(to.w[row] + c * SIZE, from, in);
+        } else {
+            copy4_async(to.w[row] + c * SIZE, from, in);
+            copy4_async(to.w[row] + c * SIZE + 4, from + 4, in);
+        }
+    }
 }
-DEV void leave_piece(float (*to)[TILE_LINE], float4 v)
+template <int K> DEV void copy_rows(tile_stage<K> &to, const float_args &a, int r0, int i)
 {
-    int row = (int)threadIdx.x >> 2, c = ((int)threadIdx.x & 3) * 4;
-    to[c][row] = v.x, to[c + 1][row] = v.y, to[c + 2][row] = v.z, to[c + 3][row] = v.w;
+#pragma unroll
+    for (int p = (int)threadIdx.x; p < TILE_PIECES; p += TILE_THREADS) {
+        const int row = p >> 2, c = (p & 3) * 4;
+        const bool in = i + c < a.w.n_in && r0 + row < a.x.rows;
+        copy16_async(to.x[row] + c, a.x.at + (in ? (r0 + row) * a.x.stride + i + c : 0), in);
+    }
 }
 
 /* y[r, o], many rows.
- * grid:   TILE outputs x TILE rows; a thread has 4 x 4 of them
- * shared: two steps of columns of x and W: 17 KB
- * bound:  multiply-adds in f32 */
-template <int K> __global__ void __launch_bounds__(TILE_THREADS, 2) tile_kernel(float_args a)
+ *
+ *     thread   rows ty, ty + 8 .. of the block, outputs tx, tx + 16 ..: 8 x 4 of them
+ *     stages   TILE_STAGES steps of 16 columns; copies are TILE_STAGES - 1 steps ahead
+ *
+ * Copies arrive in order, so a step waits for its own alone. Loads to registers do not, because the
+ * compiler has one scoreboard for all of them.
+ * grid:   TILE outputs x TILE rows
+ * shared: the stages: 41 KB
+ * bound:  reads of shared memory: 12 of 16 bytes a lane for 128 multiply-adds */
+template <int K> __global__ void __launch_bounds__(TILE_THREADS, 3) tile_kernel(float_args a)
 {
-    __shared__ __align__(16) float xs[2][TILE_STEP][TILE_LINE], ws[2][TILE_STEP][TILE_LINE];
-    int o0 = (int)blockIdx.x * TILE, r0 = (int)blockIdx.y * TILE, n = a.w.n_in;
-    int tx = (int)threadIdx.x & 15, ty = (int)threadIdx.x >> 4;
-    float total[4][4], sum[4][4];
+    __shared__ __align__(16) tile_stage<K> stage[TILE_STAGES];
+    const int o0 = (int)blockIdx.x * TILE, r0 = (int)blockIdx.y * TILE, n = a.w.n_in;
+    const int tx = (int)threadIdx.x & 15, ty = (int)threadIdx.x >> 4;
+    float total[ROWS_OF][OUTS_OF], sum[ROWS_OF][OUTS_OF];
     grid_trigger();
-    float4 w = tile_piece<K>(a, true, o0, 0);
+    for (int s = 0; s < TILE_STAGES - 1; s++)
+        copy_weights(stage[s], a, o0, s * TILE_STEP);
 #pragma unroll
-    for (int k = 0; k < 16; k++)
-        total[k >> 2][k & 3] = sum[k >> 2][k & 3] = 0;
+    for (int r = 0; r < ROWS_OF; r++)
+#pragma unroll
+        for (int o = 0; o < OUTS_OF; o++)
+            total[r][o] = sum[r][o] = 0;
     grid_wait();
-    float4 x = tile_piece<K>(a, false, r0, 0);
-    for (int i = 0, turn = 0; i < n; i += TILE_STEP, turn ^= 1) {
-        leave_piece(xs[turn], x);
-        leave_piece(ws[turn], w);
-        __syncthreads();
-        x = tile_piece<K>(a, false, r0, i + TILE_STEP);
-        w = tile_piece<K>(a, true, o0, i + TILE_STEP);
+    for (int s = 0; s < TILE_STAGES - 1; s++) {
+        copy_rows(stage[s], a, r0, s * TILE_STEP);
+        copy_commit();
+    }
+    for (int i = 0, turn = 0; i < n; i += TILE_STEP, turn = (turn + 1) % TILE_STAGES) {
+        const int ahead = i + (TILE_STAGES - 1) * TILE_STEP;
+        tile_stage<K> &at = stage[turn], &next = stage[(turn + TILE_STAGES - 1) % TILE_STAGES];
+        copy_wait<TILE_STAGES - 2>();
+        __syncthreads(); /* the step is there, and all have left the one before */
+        copy_weights(next, a, o0, ahead);
+        copy_rows(next, a, r0, ahead);
+        copy_commit();
 #pragma unroll
-        for (int c = 0; c < TILE_STEP; c++) {
-            float4 u = *(const float4 *)&xs[turn][c][4 * ty];
-            float4 v = *(const float4 *)&ws[turn][c][4 * tx];
-            float ur[4] = {u.x, u.y, u.z, u.w}, vr[4] = {v.x, v.y, v.z, v.w};
+        for (int c = 0; c < TILE_STEP; c += 4) {
+            float4 w[OUTS_OF];
 #pragma unroll
-            for (int k = 0; k < 16; k++)
-                sum[k >> 2][k & 3] = fma_rn(vr[k & 3], ur[k >> 2], sum[k >> 2][k & 3]);
+            for (int o = 0; o < OUTS_OF; o++)
+                w[o] = load4<K>(at.w[tx + 16 * o], c);
+#pragma unroll
+            for (int r = 0; r < ROWS_OF; r++) {
+                const float4 x = *(const float4 *)&at.x[ty + 8 * r][c];
+#pragma unroll
+                for (int o = 0; o < OUTS_OF; o++) {
+                    sum[r][o] = fma_rn(w[o].x, x.x, sum[r][o]);
+                    sum[r][o] = fma_rn(w[o].y, x.y, sum[r][o]);
+                    sum[r][o] = fma_rn(w[o].z, x.z, sum[r][o]);
+                    sum[r][o] = fma_rn(w[o].w, x.w, sum[r][o]);
+                }
+            }
         }
         if ((i + TILE_STEP) % SLICE == 0 || i + TILE_STEP >= n)
 #pragma unroll
-            for (int k = 0; k < 16; k++) {
-                total[k >> 2][k & 3] += sum[k >> 2][k & 3];
-                sum[k >> 2][k & 3] = 0;
-            }
-    }
+            for (int r = 0; r < ROWS_OF; r++)
 #pragma unroll
-    for (int k = 0; k < 16; k++) {
-        int r = r0 + 4 * ty + (k >> 2), o = o0 + 4 * tx + (k & 3);
-        if (r < a.y.rows && o < a.n_out)
-            a.y.at[r * a.y.stride + o] = total[k >> 2][k & 3];
+                for (int o = 0; o < OUTS_OF; o++) {
+                    total[r][o] += sum[r][o];
+                    sum[r][o] = 0;
+                }
     }
+    copy_wait<0>();
+#pragma unroll
+    for (int r = 0; r < ROWS_OF; r++)
+#pragma unroll
+        for (int o = 0; o < OUTS_OF; o++) {
+            const int row = r0 + ty + 8 * r, out = o0 + tx + 16 * o;
+            if (row < a.y.rows && out < a.n_out)
+                a.y.at[row * a.y.stride + out] = total[r][o];
+        }
 }
 
 template <int K> static void launch_prompt(cudaStream_t s, const float_args &a)
 {
-    enum { FEW = 48 };
+    enum { FEW = 48, SMALL = 1 << 15 }; /* rows; results: tiles would leave most of the GPU idle */
     unsigned rows = (unsigned)a.y.rows, n = (unsigned)a.n_out;
-    if (a.y.rows <= FEW || a.n_out <= 4)
+    if (a.y.rows <= FEW || a.n_out <= 4 || (int64_t)a.y.rows * a.n_out <= SMALL)
         LAUNCH(slices_kernel<K>, dim3((n + 7) / 8, rows), dim3(256), 0, s, a);
     else
         LAUNCH(tile_kernel<K>, dim3((n + TILE - 1) / TILE, (rows + TILE - 1) / TILE),
