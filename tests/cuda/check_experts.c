@@ -148,6 +148,17 @@ static void set_restless(const carat_model *m, bool on)
             model_device(m, i)->experts->set_restless(model_device(m, i), on);
 }
 
+/* Of a device. */
+static int32_t most_layers(const carat_model *m)
+{
+    carat_expert_info info;
+    int32_t most = 0;
+    for (int32_t i = 0; i < m->n_sides; i++)
+        if (carat_experts_on(m, i, &info) && info.n_layers > most)
+            most = info.n_layers;
+    return most;
+}
+
 /* Copies fail: into a slot, which changes nothing; for a prompt, whose pass fails alone. */
 static status copies_that_fail(experts_rig *r, err *e)
 {
@@ -186,7 +197,8 @@ static status copies_that_fail(experts_rig *r, err *e)
     }
     carat_reset(r->b);
     say(r, "prompts whose copies fail: no sentence, or other logits", wrong);
-    say(r, "no such prompt failed", !n_failed);
+    if (most_layers(r->some) > 1)
+        say(r, "no such prompt failed", !n_failed);
     return st;
 }
 #endif
