@@ -134,10 +134,9 @@ void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n)
         p->dev->op->matmuls(p, y, &x, w, n);
 }
 
-bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n, int32_t n_tiles)
+bool op_matmul_segments(pass *p, const mat *y, mat x, const weight *w, int32_t n, int32_t n_tiles)
 {
-    const size_t mark = pass_mark(p);
-    bool can = p->dev->op->matmul_segments && n > 1 && n <= MATMULS_MAX && x.heads == 1;
+    bool can = p->dev->op->matmul_segments && n <= MATMULS_MAX && x.heads == 1;
     int32_t cols = 0;
     for (int32_t i = 0; i < n && can; i++) {
         cols += w[i].n_in;
@@ -145,12 +144,8 @@ bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n, int3
     }
     if (!can || cols != x.cols)
         return false;
-    for (int32_t i = 0; i < n; i++)
-        y[i] = pass_mat(p, x.rows, 1, w[i].n_out);
-    if (!pass_failed(p) && !p->dev->op->matmul_segments(p, y, &x, w, n, n_tiles)) {
-        pass_release(p, mark);
+    if (!pass_failed(p) && !p->dev->op->matmul_segments(p, y, &x, w, n, n_tiles))
         return false;
-    }
     for (int32_t i = 0; i < n; i++)
         stats_product(p, x.rows, &w[i], 1);
     return true;

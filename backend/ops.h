@@ -544,11 +544,11 @@ mat op_matmul(pass *p, mat x, const weight *w);
 /* y[i] = op_matmul(x, w[i]), n of them. */
 enum { MATMULS_MAX = 4 };
 void op_matmuls(pass *p, mat *y, mat x, const weight *const *w, int32_t n);
-/* y[i] = x_i W[i]', where x_0 are the first columns of x, x_1 the next ones, and so on; n of them.
+/* y[i] = x_i W[i]', y[i]: [rows, n_out]; where x_0 are the first columns of x, x_1 the next ones, and so on; n of them.
  * n_tiles > 1: x_0 are the first columns of each of so many equal tiles of x.
  * False: this device does not do it in fewer launches than op_matmul of each, and nothing was done.
  */
-bool op_matmul_segments(pass *p, mat *y, mat x, const weight *w, int32_t n, int32_t n_tiles);
+bool op_matmul_segments(pass *p, const mat *y, mat x, const weight *w, int32_t n, int32_t n_tiles);
 /* act(x W') * b */
 mat op_matmul_gate(pass *p, mat x, const weight *w, mat b, act_kind act);
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act);
@@ -588,9 +588,9 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
 routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule);
 mat op_moe_glu(pass *p, mat x, routing *r, const weight *gate, const weight *up, act_kind act);
 mat op_moe_down(pass *p, mat x, routing r, const weight *down);
-/* y[i] = op_moe_down of w[i], n of them. Where w[0] has fewer inputs than x has columns, w[i] takes
+/* y[i] = op_moe_down of w[i], n of them; y[i]: [rows, n_out]. Where w[0] has fewer inputs than x has columns, w[i] takes
  * the columns of every head that follow those of w[i - 1]. False as of op_matmul_segments. */
-bool op_moe_down_segments(pass *p, mat *y, mat x, routing r, const weight *w, int32_t n);
+bool op_moe_down_segments(pass *p, const mat *y, mat x, routing r, const weight *w, int32_t n);
 /* The same as a branch with that norm, for op_residual: a device may leave the sum to that. */
 branch op_moe_branch(pass *p, mat x, routing r, const weight *down, const weight *norm);
 /* sum_j r.weight[j] E_j(x) + sigmoid(shared_factor . x) shared(x), E(x) = down(act(gate x) * (up

@@ -140,20 +140,15 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down)
     return y;
 }
 
-bool op_moe_down_segments(pass *p, mat *y, mat x, routing r, const weight *w, int32_t n)
+bool op_moe_down_segments(pass *p, const mat *y, mat x, routing r, const weight *w, int32_t n)
 {
-    const size_t mark = pass_mark(p);
     bool can = p->dev->op->moe_down_segments && n <= RANKS_MAX && x.heads == r.k;
     for (int32_t i = 0; i < n && can; i++)
         can = !lora_adapts(p, &w[i]);
     if (!can)
         return false;
-    for (int32_t i = 0; i < n; i++)
-        y[i] = pass_mat(p, x.rows, 1, w[i].n_out);
-    if (!pass_failed(p) && !p->dev->op->moe_down_segments(p, y, x, r, w, n)) {
-        pass_release(p, mark);
+    if (!pass_failed(p) && !p->dev->op->moe_down_segments(p, y, x, r, w, n))
         return false;
-    }
     for (int32_t i = 0; i < n; i++)
         stats_experts(p, r, &w[i]);
     return true;

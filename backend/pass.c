@@ -142,12 +142,12 @@ void pass_line_up_ranks(pass *p)
 bool pass_first_ranks(pass *p, const void *model, const void *kv, mat *y)
 {
     device *first = p->side[PASS_MAIN].dev;
-    p->legs = true;
+    p->joined = true;
     follow_ranks(p);
     const bool replayed = first->replay(first, p, model, kv, y);
     p->fresh = !replayed;
     lead_ranks(p); /* behind what was replayed; or they join the recording */
-    p->legs = !replayed;
+    p->joined = !replayed;
     return replayed;
 }
 
@@ -155,9 +155,9 @@ mat pass_last_ranks(pass *p, mat y)
 {
     device *first = p->side[PASS_MAIN].dev;
     pass_end(p);
-    if (!p->legs)
+    if (!p->joined)
         return y;
-    p->legs = false;
+    p->joined = false;
     follow_ranks(p);
     first->recorded(first, p, y);
     lead_ranks(p);

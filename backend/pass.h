@@ -133,9 +133,15 @@ typedef struct pass {
     struct ranks *ranks;
     int32_t rank, n_ranks; /* n_ranks 0: the model is not split so */
     uint32_t n_sums;       /* of ranks, so far */
+    /* A sum that waits for the next one (weight.sum_waits): side by side with that one's room, its
+     * result and the parts of this rank's segments. y without rows: none. */
+    struct {
+        mat y, part[4];
+    } waiting;
     bool recording;        /* its ops are being recorded, and run later, all at once */
     uint32_t number;       /* of the pass: that of no other pass within 2^32 of them */
     bool legs;
+    bool joined; /* pass_first_ranks has begun: all sides have one recording */
     int32_t n_legs;
     const void *model, *kv;
     pass_side side[PASS_SIDES_MAX];
@@ -170,8 +176,8 @@ void pass_end(pass *p);
 void pass_first_leg(pass *p, int32_t side, const void *model, const void *kv);
 void pass_next_leg(pass *p, int32_t from);
 mat pass_last_leg(pass *p, mat y);
-/* The same of a tensor split, whose recording is the first rank's and has the work of all. True: it
- * was replayed, and *y is its result. */
+/* The same of a tensor split and of drafters, whose recording is the first side's and has the work
+ * of all. True: it was replayed, and *y is its result. */
 bool pass_first_ranks(pass *p, const void *model, const void *kv, mat *y);
 mat pass_last_ranks(pass *p, mat y);
 /* All ranks begin when all have ended what they were given so far. pass_first_ranks does it too. */

@@ -248,14 +248,38 @@ static mat product(pass *p, const cut_product *c, int32_t segment)
     return c->r ? op_moe_down(p, x, *c->r, w) : op_matmul(p, x, w);
 }
 
-/* Of the rank's segments, each alone. */
-static void products(pass *p, const cut_product *c, mat *part)
+static bool in_one_launch(pass *p, const cut_product *c, const mat *part)
 {
     const weight *w = c->w;
-    if (c->r ? op_moe_down_segments(p, part, c->x, *c->r, w->segment, w->n_segments)
-             : op_matmul_segments(p, part, c->x, w->segment, w->n_segments, w->n_tiles))
+    return c->r ? op_moe_down_segments(p, part, c->x, *c->r, w->segment, w->n_segments)
+                : op_matmul_segments(p, part, c->x, w->segment, w->n_segments, w->n_tiles);
+}
+
+/* Of the rank's segments, each alone, into part[i]. */
+static void products_to(pass *p, const cut_product *c, const mat *part)
+{
+    if (in_one_launch(p, c, part))
         return;
-    for (int32_t i = 0; i < w->n_segments; i++)
+    for (int32_t i = 0; i < c->w->n_segments; i++) {
+        const size_t mark = pass_mark(p);
+        const mat y = product(p, c, i);
+        if (!pass_failed(p))
+            op_copy(p, part[i], y);
+        pass_release(p, mark);
+    }
+}
+
+/* The same, wherever it lies. */
+static void products(pass *p, const cut_product *c, mat *part)
+{
+    const int32_t n = c->w->n_segments;
+    const size_t mark = pass_mark(p);
+    for (int32_t i = 0; i < n; i++)
+        part[i] = pass_mat(p, c->x.rows, 1, c->w->segment[i].n_out);
+    if ((n > 1 || c->r) && in_one_launch(p, c, part))
+        return;
+    pass_release(p, mark);
+    for (int32_t i = 0; i < n; i++)
         part[i] = product(p, c, i);
 }
 
@@ -315,6 +339,8 @@ static void sum_where_it_is(pass *p, mat y, const mat *part, int32_t n_parts)
         meet(p, &(rank_post){.waits = true}, 0);
 }
 
+_Static_assert(sizeof((pass *)NULL)->waiting.part / sizeof(mat) == RANKS_MAX, "a part of each");
+
 static bool has_room(const pass *p, mat y)
 {
     const ranks *r = p->ranks;
@@ -365,8 +391,54 @@ static mat sum_of_all(pass *p, mat y, const mat *part, int32_t n_parts, mat more
     return y;
 }
 
+/* Two branches of a layer take one sum: the parts of the first have room for those of the second
+ * beside them. A dry pass plans for it, because it takes more scratch than two sums. */
+static bool may_wait(const pass *p, const cut_product *c)
+{
+    const mat both = {.rows = c->x.rows, .heads = 1, .cols = 2 * c->w->segment->n_out};
+    return c->w->sum_waits && p->n_ranks > 1 && both.rows <= RANK_SUM_ROWS &&
+           (p->dry || has_room(p, both));
+}
+
+/* The result is there after the next sum. */
+static mat wait_for_next(pass *p, const cut_product *c)
+{
+    const int32_t n = c->w->n_segments, cols = c->w->segment->n_out;
+    mat part[RANKS_MAX] = {{0}};
+    p->waiting.y = pass_mat(p, c->x.rows, 1, 2 * cols);
+    for (int32_t i = 0; i < n; i++) {
+        p->waiting.part[i] = pass_mat(p, c->x.rows, 1, 2 * cols);
+        part[i] = mat_columns(p->waiting.part[i], 0, cols);
+    }
+    const size_t mark = pass_mark(p);
+    products_to(p, c, part);
+    pass_release(p, mark);
+    return mat_columns(p->waiting.y, 0, cols);
+}
+
+static mat sum_with_waiting(pass *p, const cut_product *c)
+{
+    const int32_t n = c->w->n_segments, cols = c->w->segment->n_out;
+    const mat y = p->waiting.y;
+    mat part[RANKS_MAX] = {{0}};
+    if (!pass_shapes(p, "a sum of two branches", y.rows == c->x.rows && y.cols == 2 * cols))
+        return (mat){0};
+    for (int32_t i = 0; i < n; i++)
+        part[i] = mat_columns(p->waiting.part[i], cols, cols);
+    const size_t mark = pass_mark(p);
+    products_to(p, c, part);
+    sum_of_all(p, y, p->waiting.part, n, (mat){0});
+    pass_release(p, mark);
+    p->waiting.y.rows = 0;
+    return mat_columns(y, cols, cols);
+}
+
 static mat sum_over_ranks(pass *p, const cut_product *c)
 {
+    if (may_wait(p, c))
+        return wait_for_next(p, c);
+    if (p->waiting.y.rows)
+        return sum_with_waiting(p, c);
     const int32_t n = c->w->n_segments;
     mat y = pass_mat(p, c->x.rows, 1, c->w->segment->n_out), part[RANKS_MAX] = {{0}};
     const size_t mark = pass_mark(p);

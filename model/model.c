@@ -488,10 +488,10 @@ status model_copy_table(model *m, const void *const *table, const void **at, int
     return OK; /* there is no such table: *at stays NULL */
 }
 
-/* Sums over ranks are of hidden rows. */
+/* Sums over ranks are of hidden rows, or of those of two branches (weight.sum_waits). */
 static int32_t inbox_cols(const model *m)
 {
-    return m->n_embd + m->n_embd % 2;
+    return (m->n_expert_layers ? 2 : 1) * (m->n_embd + m->n_embd % 2);
 }
 
 /* GPUs that do not reach each other have their inboxes in the host's memory. */
@@ -757,7 +757,7 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv)
     if (m->n_ranks) {
         if (recorded && !p->st->sparse && pass_first_ranks(p, m, kv, &y))
             return pass_failed(p) ? (mat){0} : y;
-        if (!p->dry && !p->legs && p->dev->follow)
+        if (!p->dry && !p->joined && p->dev->follow)
             pass_line_up_ranks(p);
         return pass_last_ranks(p, model_forward_ranks(p, m, kv));
     }

@@ -327,6 +327,19 @@ static status cut_bias(const splitter *s, const weight *whole, int8_t side, cons
     return model_remember(s->m, b, s->e);
 }
 
+/* Is it the dense branch of a layer whose experts' sum follows? Both are normed apart, so nothing
+ * reads the first before the second is there (gemma4.c). */
+static bool is_beside_experts(const splitter *s, const shard_layer *layer, const weight *w,
+                              shard_range range)
+{
+    int32_t il = -1;
+    shard part = {0};
+    if (sscanf(w->name, "blk.%d.", &il) != 1 || !strstr(w->name, ".ffn_down.weight"))
+        return false;
+    const weight *experts = find_weight(s, il, "ffn_down_exps.weight");
+    return experts && !part_of(s, layer, experts, range, &part) && part.partial;
+}
+
 /* w, a view of the rank's inputs, gets the segments that the rank has. */
 static status cut_segments(const splitter *s, const shard_layer *layer, const weight *whole,
                            shard_range range, weight *w)
@@ -355,6 +368,7 @@ static status cut_segments(const splitter *s, const shard_layer *layer, const we
     w->lora = NULL;
     w->segment = seg;
     w->n_segments = n;
+    w->sum_waits = !st && is_beside_experts(s, layer, whole, range);
     return st;
 }
 
@@ -578,6 +592,7 @@ static void run_rank(void *arg, int32_t r)
     kv.n_recur = u->m->n_recur / u->m->n_ranks;
     kv.recur += r * kv.n_recur;
     mat y = m->arch->forward(p, m, &kv);
+    pass_shapes(p, "forward: a sum over ranks that nobody took", !p->waiting.y.rows);
     if (!r)
         u->y = y;
 }

@@ -311,19 +311,15 @@ enum { ABSORB = 0, ABSORB_HELD = DRAFT_RANKS_MAX + 1 };
 static status run_pass_of(dflash_drafter *x, int32_t what, mat *y, err *e)
 {
     const draft_model *m = x->d.m;
-    device *dev = x->d.sizes.dev;
     pass p;
     *y = (mat){0};
     begin_pass(x, &p);
-    bool recorded = work_records(&x->work);
-    if (!recorded || !dev->replay(dev, &p, &m->core, &x->kind[what], y)) {
+    if (!work_records(&x->work, p.st) || !pass_first_ranks(&p, &m->core, &x->kind[what], y)) {
         if (what == ABSORB || what == ABSORB_HELD)
             dflash_absorb(&p, &m->core, &x->layout, what == ABSORB ? x->features : x->held);
         else
             *y = dflash_forward(&p, &m->core, &x->layout, what);
-        pass_end(&p);
-        if (recorded)
-            dev->recorded(dev, &p, *y);
+        *y = pass_last_ranks(&p, *y);
     }
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);

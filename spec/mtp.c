@@ -356,17 +356,11 @@ static void take(const draft_ask *a, const float *best, int32_t n_steps, int32_t
 /* The pass as the device recorded it, or run plainly. */
 static mat run(mtp_drafter *d, pass *p, int32_t n_steps, int32_t n_ranks)
 {
-    device *dev = p->dev;
     const void *key = &d->graph[(n_steps - 1) * BEST_MAX + n_ranks - 1];
     mat y = {0};
-    bool recorded = work_records(&d->work);
-    if (recorded && dev->replay(dev, p, key, d->base.sizes.target_kv, &y))
+    if (work_records(&d->work, &d->st) && pass_first_ranks(p, key, d->base.sizes.target_kv, &y))
         return y;
-    y = draft_pass(p, d, n_steps, n_ranks);
-    pass_end(p);
-    if (recorded)
-        dev->recorded(dev, p, y);
-    return y;
+    return pass_last_ranks(p, draft_pass(p, d, n_steps, n_ranks));
 }
 
 static status mtp_propose(drafter *base, const draft_ask *ask, int32_t n, err *e)

@@ -346,17 +346,11 @@ static void begin_pass(nextn_drafter *x, pass *p)
 static status run(nextn_drafter *x, int32_t what, mat *y, err *e)
 {
     const draft_model *m = x->d.m;
-    device *dev = x->d.sizes.dev;
     pass p;
     *y = (mat){0};
     begin_pass(x, &p);
-    bool recorded = work_records(&x->work);
-    if (!recorded || !dev->replay(dev, &p, &m->core, &x->kind[what], y)) {
-        *y = pass_ops(&p, m, &x->d.sizes, &x->layout, x->hidden, what);
-        pass_end(&p);
-        if (recorded)
-            dev->recorded(dev, &p, *y);
-    }
+    if (!work_records(&x->work, p.st) || !pass_first_ranks(&p, &m->core, &x->kind[what], y))
+        *y = pass_last_ranks(&p, pass_ops(&p, m, &x->d.sizes, &x->layout, x->hidden, what));
     return pass_failed(&p) ? err_set(e, p.e.status, "%s", p.e.text) : OK;
 }
 

@@ -34,10 +34,15 @@ typedef struct draft_work {
 status work_open(draft_work *w, const model *target, device *main, const work_sizes *z, err *e);
 void work_close(draft_work *w); /* safe on a zeroed one */
 void work_begin(const draft_work *w, pass *p, const step *st);
-/* Whether passes may be recorded: they stay on one device, which can. */
-static inline bool work_records(const draft_work *w)
+/* Whether a pass over these rows may be recorded: all devices can. Then the recording is the main
+ * one's, and copies to the others are in it (pass_first_ranks). Prompts over several go without:
+ * their chunks overlap, and a recording waits for all devices. */
+static inline bool work_records(const draft_work *w, const step *st)
 {
-    return w->n_sides == 1 && w->side[PASS_MAIN].dev->replay;
+    bool can = w->n_sides == 1 || !st->prompt;
+    for (int32_t i = 0; i < w->n_sides; i++)
+        can = can && w->side[i].dev->replay && (w->n_sides == 1 || w->side[i].dev->follow);
+    return can;
 }
 
 #endif
