@@ -2,7 +2,8 @@
  *
  * The target first makes the checksums right, because nearly every input would end there: it tests
  * the code behind them. The version in an input says for which layout it is read: with or without
- * recurrent layers, with or without a pool of keys, whose files have a section more each.
+ * recurrent layers, with or without a pool of keys, whose files have a section more each. Recurrent
+ * layers are read twice: row by row, and in blocks of prompts, of which a file may hold a started one.
  */
 #include "fuzz/fuzz.h"
 #include "base/hash.h"
@@ -14,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { VERSION_AT = 8, TAIL = 24, ENTRY = 40, CONTEXT = 256 };
+enum { VERSION_AT = 8, TAIL = 24, ENTRY = 40, CONTEXT = 256, HEAD = 4, BLOCK = 8 };
 
 static void make_checksums_right(uint8_t *file, size_t n, size_t n_sections)
 {
@@ -31,11 +32,43 @@ static void make_checksums_right(uint8_t *file, size_t n, size_t n_sections)
     fuzz_put64(table + n_table + 8, hash64(table, n_table));
 }
 
-static void read_as(const uint8_t *data, size_t n, int32_t n_recur, bool pool)
+/* A device that has recurrent layers. It computes nothing here. */
+static void no_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv)
 {
+    (void)p, (void)y, (void)x, (void)w, (void)rv;
+}
+
+static void no_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv)
+{
+    (void)p, (void)o, (void)c, (void)a, (void)b, (void)g, (void)rv;
+}
+
+static void no_settle(device *d, const recur_view *v, const recur_base *base, int32_t n,
+                      const recur_seq *s)
+{
+    (void)d, (void)v, (void)base, (void)n, (void)s;
+}
+
+static kernel_speed reads_all(const device *d, const kv_view *kv, char *text, size_t cap)
+{
+    (void)d;
+    (void)kv;
+    if (cap)
+        *text = 0;
+    return KERNEL_FULL;
+}
+
+static void read_as(const uint8_t *data, size_t n, int32_t n_recur, bool blocks, bool pool)
+{
+    static const device_ops ops = {.conv = no_conv, .delta = no_delta};
+    device d = {.op = &ops,
+                .attend_kernel = reads_all,
+                .settle = no_settle,
+                .recur_head = HEAD,
+                .recur_block = BLOCK};
     static const kv_paging rules = {
         .policy = KV_POLICY_SCORED, .pool = 3, .tau = 100, .rows_max = 8};
-    static const recur_view recur = {.n_k = 1, .n_v = 2, .dk = 4, .dv = 4, .n_taps = 3};
+    static const recur_view recur = {.n_k = 1, .n_v = 2, .dk = HEAD, .dv = HEAD, .n_taps = 3};
     static const kv_spec spec[2] = {{.window = 4, .n_head_kv = 2, .head_dim = 32},
                                     {.n_head_kv = 1, .head_dim = 32}};
     const kv_want_layout want = {.spec = spec,
@@ -44,7 +77,8 @@ static void read_as(const uint8_t *data, size_t n, int32_t n_recur, bool pool)
                                  .n_recur = n_recur,
                                  .choice = {.k = {NUM_F16, false}, .v = {NUM_Q8_0, false}},
                                  .n_ctx = CONTEXT,
-                                 .rows_max = 8};
+                                 .rows_max = 8,
+                                 .dev = {blocks ? &d : NULL}};
     kv_layout l;
     kv_file_id id = {.model = {1, 2}, .pool = pool ? kv_paging_key(&rules) : 0};
     kv_snapshot *k = NULL;
@@ -76,7 +110,12 @@ static void read_as(const uint8_t *data, size_t n, int32_t n_recur, bool pool)
 
 FUZZ(snapshot)
 {
-    for (int version = 0; version < 4; version++)
-        if (n > VERSION_AT ? data[VERSION_AT] == KV_FILE_VERSION + version : !version)
-            read_as(data, n, version & KV_FILE_STATES, version & KV_FILE_PAGING);
+    for (int version = 0; version < 4; version++) {
+        const bool states = version & KV_FILE_STATES, pool = version & KV_FILE_PAGING;
+        if (n > VERSION_AT ? data[VERSION_AT] != KV_FILE_VERSION + version : version)
+            continue;
+        read_as(data, n, states, false, pool);
+        if (states)
+            read_as(data, n, states, true, pool);
+    }
 }
