@@ -171,6 +171,7 @@ static void check_segments(rig *g, num_type type, int32_t n, int32_t rows, int32
         part[i].n_in = each;
         part[i].n_bytes = row * N_OUT;
         st = st ? st : g->gpu->weight_load(g->gpu, &part[i], &e);
+        y[i] = pass_mat(&b.gpu, rows, 1, N_OUT);
     }
     if (!st && op_matmul_segments(&b.gpu, y, in[1], part, n, n_tiles)) {
         differ = pass_failed(&b.gpu);
@@ -246,6 +247,8 @@ static status rank_experts(rig *g, pass *p, const expert_cut *c, const weight *w
     if (st)
         return st;
     mat h = op_moe_glu(p, x, &r, &gate, &up, ACT_GELU_TANH);
+    for (int32_t i = 0; i < some; i++)
+        y[i] = pass_mat(p, x.rows, 1, down[i].n_out);
     if (!op_moe_down_segments(p, y, h, r, down, some))
         for (int32_t i = 0, at = 0; i < some; at += down[i++].n_in) {
             mat in = h;
