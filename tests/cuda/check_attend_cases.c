@@ -228,6 +228,8 @@ static void check_spread_rows(rig *g)
 {
     few_rows(0);
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 2700, 2600, 1, .tree = false});
+    /* more than 32 chunks, joined among many rows */
+    check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 1090, 1300, 1200, 4, .tree = false});
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1025, 8, .tree = false});
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1271, 13, .tree = false});
     check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 1300, 1100, 3, .tree = false});

@@ -312,7 +312,8 @@ enum { WARP_COLUMNS = 128, WARP_CHUNKS = 24 };
  * grid:   WARP_COLUMNS of a head x head x row
  * shared: none
  * bound:  latency: a read, a warp's maximum and sum */
-template <int MOST> __global__ void __launch_bounds__(WARP_COLUMNS) combine_warps_kernel(join_args j)
+template <int MOST>
+__global__ void __launch_bounds__(WARP_COLUMNS) combine_warps_kernel(join_args j)
 {
     const chunk_args &x = j.x;
     const attend_args &a = x.a;
@@ -368,6 +369,95 @@ template <int MOST> static void combine_warps(cudaStream_t s, const join_args &j
     LAUNCH(combine_warps_kernel<MOST>, grid, dim3((unsigned)columns), 0, s, j);
 }
 
+/* Warps of a block; parts whose weights a warp has, two a lane; those it loads at a time. */
+enum { QUAD_WARPS = 4, QUAD_PARTS = 64, QUAD_AHEAD = 16, QUAD_COLUMNS = 128 };
+
+/* The same of many rows, for at most QUAD_PARTS parts a row, and d a multiple of QUAD_COLUMNS: a
+ * lane has four columns and all their sums. Where the GPU has more warps than it holds, a warp that
+ * reads 512 bytes at a time and never waits for others ends sooner than four that read 128. Same
+ * bits.
+ * grid:   QUAD_WARPS times QUAD_COLUMNS of the heads x row
+ * shared: none
+ * bound:  reading the parts */
+__global__ void __launch_bounds__(32 * QUAD_WARPS, 4) combine_quads_kernel(join_args j)
+{
+    const chunk_args &x = j.x;
+    const attend_args &a = x.a;
+    grid_trigger();
+    const int d = a.kv.head_dim, slices = d / QUAD_COLUMNS, lane = lane_id();
+    const int unit = (int)(blockIdx.x * QUAD_WARPS + (threadIdx.x >> 5)), h = unit / slices;
+    if (h >= a.n_head)
+        return; /* whole warps; the first one of the grid waits */
+    const int r = x.parts.row0 + (int)blockIdx.y;
+    const int i = (unit - h * slices) * QUAD_COLUMNS + 4 * lane;
+    const sight s = row_sight(a.st.rows, r, a.kv.window);
+    const int chunk = row_chunk(x.parts, s), n = (s.hi - 1) / chunk - s.lo / chunk + 1;
+    const float sink = a.kv.sinks ? a.kv.sinks[h] : 0;
+    const float *part = part_at(a, x.parts, r, h, 0);
+    const int stride = d + PART_MORE;
+    grid_wait(); /* the step was uploaded before the pass; the parts are new */
+    float top[2], weight[2], total = 0, m;
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        top[k] = lane + 32 * k < n ? part[(lane + 32 * k) * stride + d] : -INFINITY;
+    const float sum0 = lane < n ? part[lane * stride + d + 1] : 0;
+    const float sum1 = lane + 32 < n ? part[(lane + 32) * stride + d + 1] : 0;
+    float4 ahead[QUAD_AHEAD], v[SUMS] = {};
+#pragma unroll
+    for (int c = 0; c < QUAD_AHEAD; c++)
+        if (c < n)
+            ahead[c] = *(const float4 *)(part + c * stride + i);
+    m = warp_max(fmaxf(top[0], top[1]));
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        weight[k] = lane + 32 * k < n ? expf(top[k] - m) : 0;
+    total = warp_sum(sum0 * weight[0]);
+    if (n > 32)
+        total += warp_sum(sum1 * weight[1]);
+    if (a.kv.sinks)
+        total += expf(sink - m);
+#pragma unroll 1
+    for (int c0 = 0; c0 < n; c0 += QUAD_AHEAD) {
+        const float mine = c0 < 32 ? weight[0] : weight[1];
+#pragma unroll
+        for (int c = 0; c < QUAD_AHEAD; c++) {
+            const float w = shfl_f32(mine, (c0 + c) & 31);
+            float4 *to = &v[c % SUMS];
+            if (c0 + c < n)
+                *to = make_float4(fma_rn(ahead[c].x, w, to->x), fma_rn(ahead[c].y, w, to->y),
+                                  fma_rn(ahead[c].z, w, to->z), fma_rn(ahead[c].w, w, to->w));
+        }
+#pragma unroll
+        for (int c = 0; c < QUAD_AHEAD; c++)
+            if (c0 + QUAD_AHEAD + c < n)
+                ahead[c] = *(const float4 *)(part + (c0 + QUAD_AHEAD + c) * stride + i);
+    }
+    float4 y = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int k = 0; k < SUMS; k++)
+        y = make_float4(y.x + v[k].x, y.y + v[k].y, y.z + v[k].z, y.w + v[k].w);
+    y = make_float4(y.x / total, y.y / total, y.z / total, y.w / total);
+    *(float4 *)(a.o.at + r * a.o.stride + h * d + i) = y;
+    if (j.by.gate.at) {
+        const float *gate = gates_of(j.by, r, h, i);
+        const int step = j.by.share == 1;
+        y = make_float4(gate_value(j.by, gate[0]) * y.x, gate_value(j.by, gate[step]) * y.y,
+                        gate_value(j.by, gate[2 * step]) * y.z,
+                        gate_value(j.by, gate[3 * step]) * y.w);
+        *(float4 *)(j.by.y.at + r * j.by.y.stride + h * d + i) = y;
+    }
+    if (j.q.q)
+        quantise_four(y, j.q, r, h * d + i, true);
+}
+
+static void combine_quads(cudaStream_t s, const join_args &j)
+{
+    const attend_args &a = j.x.a;
+    const int units = a.kv.head_dim / QUAD_COLUMNS * a.n_head;
+    dim3 grid((unsigned)((units + QUAD_WARPS - 1) / QUAD_WARPS), (unsigned)j.x.parts.n_rows);
+    LAUNCH(combine_quads_kernel, grid, dim3(32 * QUAD_WARPS), 0, s, j);
+}
+
 template <class SHAPE> static void combine(cudaStream_t s, const join_args &j)
 {
     const chunk_args &x = j.x;
@@ -382,7 +472,10 @@ extern "C" void cu_attend_combine(cudaStream_t s, join_args j, int n_sm)
     const chunk_args &x = j.x;
     int columns = join_few::COLUMNS, slices = (x.a.kv.head_dim + columns - 1) / columns;
     int blocks = slices * x.a.n_head * x.parts.n_rows, n = x.parts.n_chunk;
-    if (blocks > join_few::BLOCKS * n_sm)
+    const bool many = blocks > join_few::BLOCKS * n_sm;
+    if (many && n <= QUAD_PARTS && !j.back && x.a.kv.head_dim % QUAD_COLUMNS == 0)
+        combine_quads(s, j);
+    else if (many)
         combine<join_rows>(s, j);
     else if (n <= WARP_CHUNKS && !j.back && x.a.kv.head_dim % 32 == 0)
         n <= 8 ? combine_warps<8>(s, j) : combine_warps<WARP_CHUNKS>(s, j);

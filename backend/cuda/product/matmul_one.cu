@@ -50,21 +50,25 @@ struct one_args {
     bool glu, silu, late;
 };
 
-/* Jobs have parts of every tile of the row: a part's come to lie side by side, as its weights are.
- * A call, because the code of other rows is fetched in less time without it. */
-template <int K> static __device__ __noinline__ void tiles_to_shared(char *mem, const one_args &a)
+/* Jobs have parts of every tile of the row, of n_group groups each: a part's come to lie side by
+ * side, as its weights are. A call, because the code of other rows is fetched in less time without
+ * it; by values, because a reference to the kernel's arguments would put all of them on the stack.
+ */
+template <int K>
+static __device__ __noinline__ void tiles_to_shared(char *mem, const int8_t *codes,
+                                                    const void *scales, int x_groups, int whole,
+                                                    int n_group, int tile, int step)
 {
-    const int whole = a.x_units * UNIT;
     uint4 *q = (uint4 *)mem;
     float2 *s = (float2 *)(mem + whole * 32);
     for (int i = (int)threadIdx.x; i < whole; i += 32 * WARPS) {
-        const int job = i / a.n_group, at = i % a.n_group, width = a.x_from.tile;
-        const int from = at / width * a.x_from.step + job * width + at % width;
-        const bool in = i < a.x_groups;
+        const int job = i / n_group, at = i % n_group;
+        const int from = at / tile * step + job * tile + at % tile;
+        const bool in = i < x_groups;
         const uint4 zero = make_uint4(0, 0, 0, 0);
-        float2 v = in ? ((const float2 *)a.s)[from] : make_float2(0, 0);
-        q[2 * i] = in ? ((const uint4 *)a.q)[2 * from] : zero;
-        q[2 * i + 1] = in ? ((const uint4 *)a.q)[2 * from + 1] : zero;
+        float2 v = in ? ((const float2 *)scales)[from] : make_float2(0, 0);
+        q[2 * i] = in ? ((const uint4 *)codes)[2 * from] : zero;
+        q[2 * i + 1] = in ? ((const uint4 *)codes)[2 * from + 1] : zero;
         if (sums<K>::floats)
             v.y = scaled_sum(v);
         s[i] = v;
@@ -76,7 +80,7 @@ template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
     int n = a.x_groups, whole = a.x_units * UNIT;
     if (a.q) {
         if (a.x_from.tile)
-            tiles_to_shared<K>(mem, a);
+            tiles_to_shared<K>(mem, a.q, a.s, n, whole, a.n_group, a.x_from.tile, a.x_from.step);
         else
             row_to_shared<K, 32 * WARPS>(mem, a.q, a.s, n, whole);
     } else { /* a short row without codes: every block makes its own */
@@ -335,9 +339,9 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
 extern "C" int cu_one_init(void)
 {
     const int n = cu_gpu.shared_block - ONE_STATIC_SHARED;
-    return allow_shared(one_kernel<PACK_Q4_K, PACK_Q6_K>, n) |
-           each_layout(all_packs,
-                       [=](auto k) { return allow_shared(one_kernel<k, k>, n - table_bytes<k>); });
+    return allow_shared(one_kernel<PACK_Q4_K, PACK_Q6_K>, n) | each_layout(all_packs, [=](auto k) {
+               return allow_shared(one_kernel<k, k>, n - table_bytes<k>);
+           });
 }
 
 static void products_of(cudaStream_t s, const one_product *const *p, int n, launch_memory memory)
