@@ -12,6 +12,12 @@ static double mib(uint64_t n_bytes)
     return (double)n_bytes * 0x1p-20;
 }
 
+void device_print_lengths(FILE *f, const carat_memory_plan *p)
+{
+    fprintf(f, "  a context of %" PRId32 " tokens, prompts in chunks of %" PRId32 "\n", p->n_ctx,
+            p->chunk);
+}
+
 void device_print_plan(FILE *f, const carat_memory_plan *p)
 {
     char states[160];
@@ -185,6 +191,7 @@ static carat_status before_loading(void *user, const carat_model *m, carat_error
     if (o->tell) {
         device_print(o->tell, m);
         device_print_experts(o->tell, m);
+        device_print_lengths(o->tell, &p);
         device_print_plan(o->tell, &p);
         if ((st = kv_print_plan(o->tell, m, o->session, e)))
             return st;

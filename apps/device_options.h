@@ -87,6 +87,8 @@ void device_options_apply(const device_options *o, carat_model_options *mo);
 /* Warns of options that have no effect on this model's device. */
 void device_tell_facts(const carat_model *m);
 
+/* A line with the session's context and the tokens of a pass. */
+void device_print_lengths(FILE *f, const carat_memory_plan *p);
 /* Prints the memory that a session needs, one line per device. */
 void device_print_plan(FILE *f, const carat_memory_plan *p);
 /* A sentence about checkpoints of recurrent layers; false: the model has no such layers. */

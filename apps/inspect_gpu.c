@@ -178,8 +178,7 @@ static void put_plan(const gpu_plan *p, const gpu_size *size)
     bool longest = p->plan.n_ctx >= p->info.n_ctx_train;
     printf("  %s%s\n", *p->info.fit_text ? p->info.fit_text : "everything fits",
            !*p->info.fit_text && longest ? ", with the longest context" : "");
-    printf("  a context of %" PRId32 " tokens, prompts in chunks of %" PRId32 "\n", p->plan.n_ctx,
-           p->plan.chunk);
+    device_print_lengths(stdout, &p->plan);
     device_print_plan(stdout, &p->plan);
     for (int32_t i = 0; i < p->plan.n_devices; i++) {
         carat_expert_info on;

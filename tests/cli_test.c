@@ -480,6 +480,14 @@ TEST(cli_environment_pins_the_instruction_set)
     run_and_check(NULL, 0, "cpu (", args);
 }
 
+TEST(cli_verbose_says_how_many_tokens_a_pass_has)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    run_and_check(NULL, 0, "a context of 512 tokens, prompts in chunks of 40",
+                  ARGS("run", "-m", m, "--device", "cpu", "-v", "--ctx", "512", "--chunk", "40",
+                       "-n", "1", "hi"));
+}
+
 /* Names are escaped in pipes too, because the reader of a report may print it. The last use is
    answered by the bundled model, and a pipe takes an answer as it is. */
 TEST(cli_names_cannot_drive_the_terminal)
