@@ -213,7 +213,9 @@ void job_done(job *j, status st, const err *e);
 void begin_job(carat_batch *b, slot *s, job *j);
 /* st OK: it is done, for whatever reason. */
 void end_job(carat_batch *b, slot *s, status st, err *e);
-void admit_jobs(carat_batch *b);    /* from the queue into idle slots, as far as pages allow */
+/* From the queue into idle slots, as far as pages allow, one at least. A slot may copy what it
+ * discards, so others follow after the next pass once that took most_ms. True: some may. */
+bool admit_jobs(carat_batch *b, double most_ms);
 void end_cancelled(carat_batch *b); /* ends the running jobs that somebody wants to end */
 
 /* batch_slots.c. Answers all questions about slots. False: there was none. */

@@ -4,6 +4,7 @@
  * job is computing waits for it.
  */
 #include "engine/batch_int.h"
+#include "base/clock.h"
 
 #include <string.h>
 
@@ -154,8 +155,9 @@ static bool any_idle(const carat_batch *b)
     return false;
 }
 
-void admit_jobs(carat_batch *b)
+bool admit_jobs(carat_batch *b, double most_ms)
 {
+    const double start = clock_ms();
     job *j;
     while ((j = take_queued(b, is_cancelled))) {
         err e = {0};
@@ -168,9 +170,11 @@ void admit_jobs(carat_batch *b)
     for (;;) {
         admission_begin_search(b);
         if (!any_idle(b) || !(j = take_queued(b, may_begin)))
-            return;
+            return false;
         report_waited(&j->r);
         begin_job(b, slot_for(b, j), j);
+        if (clock_ms() - start > most_ms)
+            return true;
     }
 }
 

@@ -437,15 +437,24 @@ void carat_batch_share(carat_batch *b, int32_t pass_ms)
     b->share_ms = pass_ms > 0 ? pass_ms : 0;
 }
 
+/* How long jobs may be given slots before a pass: half of the gap, where others wait for tokens. */
+static double admission_ms(const carat_batch *b)
+{
+    bool answers = false;
+    for (int32_t i = 0; i < b->n_slots; i++)
+        answers |= b->slot[i].job && b->slot[i].answering;
+    return cuts_prompts(b, answers) ? b->gap_ms / 2.0 : INFINITY;
+}
+
 bool carat_batch_step(carat_batch *b)
 {
     b->n_steps++;
     end_cancelled(b);
     bool answered = slots_answer(b);
-    admit_jobs(b);
+    bool more = admit_jobs(b, admission_ms(b));
     uint64_t n_passes = b->n_passes;
     bool busy = batch_pass(b);
     if (b->n_passes != n_passes || answered)
         show_slots(b);
-    return busy || answered;
+    return busy || answered || more;
 }

@@ -9,6 +9,7 @@
 #include "tests/toy_model.h"
 
 #include <string.h>
+#include <time.h>
 
 enum { CTX = 1536, JOBS = 10, LATER = 640 /* a context */ };
 
@@ -131,6 +132,71 @@ TEST(tokens_come_in_time_beside_prompts)
         gap = worst_gap(m, apart, -1, 2, 0.05); /* whole chunks: 27.6 ms at least */
         CHECK_MSG(gap > 27, "apart %d: %g ms", apart, gap);
     }
+}
+
+/* ---- Conversations that are discarded -------------------------------------------------------- */
+
+static int32_t n_moves;
+
+/* Copies, and takes 4 ms for it. */
+static void slow_move(device *d, const block_move *m)
+{
+    (void)d;
+    nanosleep(&(struct timespec){.tv_nsec = 4000000}, NULL);
+    for (int32_t i = 0; i < m->n; i++) {
+        char *dev = m->dev + (size_t)i * m->dev_stride;
+        char *host = m->host + (size_t)i * m->host_stride;
+        memcpy(m->load ? dev : host, m->load ? host : dev, m->n_bytes);
+    }
+    n_moves++;
+}
+
+/* Four prompts come at once for four slots that have to copy what they had. Returns how many of
+ * them begin before the next pass. answers: beside an answer. */
+static int32_t begun_at_once(carat_model *m, int32_t gap_ms, bool answers)
+{
+    const carat_batch_options o = {
+        .session = {.n_ctx = LATER, .chunk = 512}, .n_slots = 5, .gap_ms = gap_ms};
+    carat_batch *b;
+    carat_error e = {0};
+    uint64_t rng = test_seed();
+    listener l = {.skip = 0};
+    int32_t at_once = 0, n_steps = 0;
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    if (answers)
+        submit_prompt(b, 20, 500, listen_to, &l, &rng);
+    while (answers && !l.n)
+        CHECK(carat_batch_step(b));
+    for (int i = 0; i < (answers ? 4 : 5); i++)
+        submit_prompt(b, 100, 2, NULL, NULL, &rng);
+    while (b->info.n_busy > answers || b->info.n_queued)
+        CHECK(carat_batch_step(b));
+    m->dev->move = slow_move;
+    const uint64_t before = b->info.n_jobs;
+    n_moves = 0;
+    for (int i = 0; i < 4; i++)
+        submit_prompt(b, 100, 2, NULL, NULL, &rng);
+    for (; b->info.n_jobs - before < 4; n_steps++) {
+        const int had = l.n;
+        CHECK(carat_batch_step(b));
+        CHECK(l.n == had + answers);
+        at_once = at_once ? at_once : (int32_t)(b->info.n_jobs - before);
+    }
+    CHECK(n_moves > 8);
+    CHECK_EQ(n_steps, at_once == 4 ? 1 : 4);
+    m->dev->move = NULL;
+    carat_batch_close(b);
+    return at_once;
+}
+
+TEST(discarded_conversations_are_copied_one_between_two_tokens)
+{
+    AUTO_MODEL *m = toy_model_open(&(toy_model_file){.n_ctx_train = LATER},
+                                   &(carat_model_options){.n_threads = 1});
+    CHECK(!m->dev->move);
+    CHECK_EQ(begun_at_once(m, 12, true), 1);
+    CHECK_EQ(begun_at_once(m, 12, false), 4); /* nobody waits for a token */
+    CHECK_EQ(begun_at_once(m, -1, true), 4);
 }
 
 /* ---- What is answered ------------------------------------------------------------------------ */

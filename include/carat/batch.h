@@ -33,8 +33,8 @@ typedef struct carat_batch_options {
     int32_t n_slots;               /* 0: 4; at most 64 */
     int32_t queue_max;             /* most jobs that wait for a slot; 0: 64 */
     int32_t gap_ms; /* target time between two tokens of an answer: beside answers, parts of prompts
-                       are cut for it by measured time, and may take at least as long as the
-                       answers' rows. 0: 12; -1: parts are not cut */
+                       are cut by measured time, for at least as long as the answers' rows take, and
+                       jobs get slots for half of it, one at least. 0: 12; -1: neither is so */
 } carat_batch_options;
 
 /* Takes all memory that the batch will need. opt may be NULL: all defaults. On failure *b is NULL;
