@@ -280,6 +280,42 @@ TEST(short_prompts_and_those_that_came_first_are_answered_first)
     carat_batch_close(b);
 }
 
+/* Short prompts that never end to come delay a long one by about as many rows as it has. */
+TEST(a_long_prompt_is_answered_behind_as_many_rows_of_short_ones)
+{
+    enum { LONG_ROWS = 400, SHORT_ROWS = 20, SHORTS = 3 };
+    AUTO_MODEL *m = toy_model_open(NULL, NULL);
+    AUTO_BATCH *b = open_batch(m, 1 + SHORTS, 8);
+    static record all, r[SHORTS];
+    static request q;
+    int64_t n_before = 0;
+    uint64_t rng = 8;
+    q = (request){.n = LONG_ROWS, .o = options(m, 0, 1)};
+    for (int64_t k = 0; k < q.n; k++)
+        q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
+    submit(b, &q, &all, NULL);
+    for (int i = 0; i < SHORTS; i++)
+        r[i].n_done = 1;
+    while (!all.n) {
+        for (int i = 0; i < SHORTS; i++) {
+            if (!r[i].n_done)
+                continue;
+            q = (request){.n = SHORT_ROWS, .o = options(m, 0, 1)};
+            for (int64_t k = 0; k < q.n; k++)
+                q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
+            memset(&r[i], 0, sizeof r[i]);
+            submit(b, &q, &r[i], NULL);
+            n_before += SHORT_ROWS;
+        }
+        CHECK(carat_batch_step(b));
+        CHECK_MSG(n_before <= LONG_ROWS + (SHORTS + 1) * SHORT_ROWS, "%lld rows of short prompts",
+                  (long long)n_before);
+    }
+    CHECK_MSG(n_before > LONG_ROWS / 2, "%lld rows of short prompts", (long long)n_before);
+    while (carat_batch_step(b))
+        ;
+}
+
 PLAIN_TEST(a_follow_up_goes_to_the_slot_that_knows_it)
 {
     AUTO_MODEL *m = toy_model_open(NULL, NULL);
