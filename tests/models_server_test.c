@@ -532,5 +532,6 @@ TEST(models_server_loads_no_model_twice_by_hand)
     }
     CHECK_EQ(count_in_log(&s, "ready: ant,"), 1);
     CHECK_EQ(count_in_log(&s, "ready: bee,"), 1);
+    CHECK_EQ(count_in_log(&s, " tokens, prompts in chunks of "), count_in_log(&s, "ready: "));
     stop(&s);
 }

@@ -366,7 +366,8 @@ static void load(catalog *c, offer *o)
         o->keep_ms = offer_keep_ms(c, o);
         o->used_ms = clock_ms();
         o->state = OFFER_LOADED;
-        log_line(c->s, "ready: %s, %d slots of %d tokens", m->names.name, m->n_slots, m->n_ctx);
+        log_line(c->s, "ready: %s, %d slots of %d tokens, prompts in chunks of %d", m->names.name,
+                 m->n_slots, m->n_ctx, m->plan.chunk);
         tell_state(c, o);
         pthread_cond_broadcast(&c->changed);
     }
