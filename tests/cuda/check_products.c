@@ -509,6 +509,74 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
         pair_free(g, &u);
 }
 
+/* The mixture of v's rows from `from` on. mem_free */
+static float *mixture_of(rig *g, const mixture *m, const float *v, int32_t from, int32_t rows)
+{
+    static chain c;
+    pass p;
+    const int32_t n_in = m->router->n_in;
+    chain_init(&c, rows, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat x = pass_mat(&p, rows, 1, n_in);
+    g->gpu->upload(g->gpu, x.at, v + (size_t)from * (size_t)n_in,
+                   (size_t)rows * (size_t)n_in * sizeof *v);
+    mat y = op_mixture(&p, x, m);
+    if (pass_failed(&p))
+        failed(g, "mixture cuts", p.e.text);
+    return pass_failed(&p) ? NULL : gpu_rows(g, y);
+}
+
+/* Rows of a prompt get the same bits in passes of one row, of few and of all. All rows have so many
+ * logits that the router goes by tiles, and so many pairs of an expert that their tiles are large. */
+static void check_mixture_cuts(rig *g, num_type t, num_type td, int32_t n_in, int32_t n_ff,
+                               int32_t n, int32_t k)
+{
+    enum { ROWS = 600 };
+    static const int32_t cuts[][2] = {{0, 1},  {299, 1},    {ROWS - 1, 1},
+                                      {7, 13}, {40, 50},    {ROWS - 64, 64},
+                                      {3, 88}, {ROWS - 300, 300}};
+    pair router, factor, gate, up, down, one[3];
+    if (!my_turn(g, "mixture cuts") || !pair_make(g, &router, NUM_F32, n_in, n, 1, 0.2, false) ||
+        !pair_make(g, &factor, NUM_F32, n_in, 1, 1, 0.1, false) ||
+        !pair_make(g, &gate, t, n_in, n_ff, n, 0.05, false) ||
+        !pair_make(g, &up, t, n_in, n_ff, n, 0.05, false) ||
+        !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
+        !pair_make(g, &one[0], t, n_in, n_ff, 1, 0.05, false) ||
+        !pair_make(g, &one[1], t, n_in, n_ff, 1, 0.05, false) ||
+        !pair_make(g, &one[2], td, n_ff, n_in, 1, 0.05, false))
+        return;
+    const mixture m = {.router = &router.w[1],
+                       .gate = &gate.w[1],
+                       .up = &up.w[1],
+                       .down = &down.w[1],
+                       .shared_factor = &factor.w[1],
+                       .shared_gate = &one[0].w[1],
+                       .shared_up = &one[1].w[1],
+                       .shared_down = &one[2].w[1],
+                       .k = k,
+                       .act = ACT_SILU};
+    float *v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0);
+    int differ = 0;
+    few_rows(0);
+    float *all = mixture_of(g, &m, v, 0, ROWS);
+    for (size_t i = 0; all && i < sizeof cuts / sizeof *cuts; i++) {
+        float *y = mixture_of(g, &m, v, cuts[i][0], cuts[i][1]);
+        differ += !y || memcmp(y, all + (size_t)cuts[i][0] * (size_t)n_in,
+                               (size_t)cuts[i][1] * (size_t)n_in * sizeof *y);
+        mem_free(y);
+    }
+    few_rows(RIG_FEW);
+    verdict(g, "mixture cuts",
+            text("%s %s %d -> %d, %d of %d: cuts that differ", num_name(t), num_name(td), n_in, n_ff,
+                 k, n),
+            all ? differ : NAN, 0);
+    mem_free(all);
+    mem_free(v);
+    pair *made[] = {&router, &factor, &gate, &up, &down, &one[0], &one[1], &one[2]};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        pair_free(g, made[i]);
+}
+
 /* Products of v's first rows with the weights from `from` until `until`, in one op: their results,
  * one after the other. mem_free */
 static float *products_of(rig *g, const pair *w, int from, int until, const float *v, int32_t rows)
@@ -1003,6 +1071,13 @@ void check_invariances(rig *g)
         check_invariance(g, NUM_Q5_0, 1056, 5392, false, false);
         check_invariance(g, NUM_Q4_K, 2048, 10432, true, false);
         check_invariance(g, NUM_Q4_1, 1056, 5200, true, false);
+    }
+    check_mixture_cuts(g, NUM_Q8_0, NUM_Q5_0, 160, 64, 64, 4);
+    if (!g->brief)
+        check_mixture_cuts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 56, 3);
+    if (!g->quick) { /* a published shape: tiles of 32 rows, and the router's in slices and tiles */
+        check_mixture_cuts(g, NUM_Q4_K, NUM_Q6_K, 2048, 512, 256, 8);
+        check_mixture_cuts(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 128, 8);
     }
     static const int32_t small[] = {96, 40, 72}, large[] = {4096, 2048, 2048};
     static const num_type formats[][3] = {{NUM_Q4_K, NUM_Q4_K, NUM_Q6_K},
