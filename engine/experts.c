@@ -310,17 +310,22 @@ static status place_within(model_pool *x, device_part *p, uint64_t budget, err *
     return OK; /* the caller compares */
 }
 
+/* part: the bytes are for slots alone, as a part of the experts is. */
 static status too_few(const carat_model *m, const model_pool *x, const device_part *p,
-                      uint64_t budget, const char *whose, err *e)
+                      uint64_t budget, bool part, const char *whose, err *e)
 {
     const uint64_t least = least_of(x, p);
-    return err_set(
-        e, E_MEMORY,
-        "%s: %.1f MiB for experts%s%s%s are too few: expected at least %.1f MiB (%.1f for the "
-        "experts of one token, %.1f for stages and tables); all experts%s take %.1f MiB",
-        m->core.name, mib(budget), x->n_parts > 1 ? " on " : "", x->n_parts > 1 ? p->dev->name : "",
-        whose, mib(p->device_bytes), mib(least), mib(p->device_bytes - least),
-        x->n_parts > 1 ? " of its layers" : "", mib(p->all_bytes));
+    char of[96] = "for the experts of one token";
+    if (!part)
+        snprintf(of, sizeof of, "%.1f for the experts of one token, %.1f for stages and tables",
+                 mib(least), mib(p->device_bytes - least));
+    return err_set(e, E_MEMORY,
+                   "%s: %.1f MiB for experts%s%s%s are too few: expected at least %.1f MiB (%s); "
+                   "all experts%s take %.1f MiB",
+                   m->core.name, mib(budget), x->n_parts > 1 ? " on " : "",
+                   x->n_parts > 1 ? p->dev->name : "", whose,
+                   mib(part ? least : p->device_bytes), of,
+                   x->n_parts > 1 ? " of its layers" : "", mib(p->all_bytes));
 }
 
 /* What is left of each device for experts, and how that is told. */
@@ -370,12 +375,12 @@ static status place(const carat_model *m, model_pool *x, want w, const carat_mem
         if (w.kind == WANT_AUTO)
             snprintf(whose, sizeof whose, " (%.1f MiB, less %.1f MiB for everything else)",
                      mib(room[k].available), mib(room[k].other));
+        const bool part = w.kind == WANT_PART;
         const bool roomy = w.kind == WANT_BYTES && budget >= p->all_bytes;
-        st = w.kind == WANT_PART || roomy ? place_slots(x, p, budget, e)
-                                          : place_within(x, p, budget, e);
-        uint64_t taken = w.kind == WANT_PART ? least_of(x, p) : p->device_bytes;
+        st = part || roomy ? place_slots(x, p, budget, e) : place_within(x, p, budget, e);
+        uint64_t taken = part ? least_of(x, p) : p->device_bytes;
         if (!st && taken > budget && !roomy)
-            st = too_few(m, x, p, budget, whose, e);
+            st = too_few(m, x, p, budget, part, whose, e);
     }
     return st;
 }
@@ -429,7 +434,6 @@ static bool has_room_for_experts(const carat_model *m)
         has |= model_device(m, m->core.expert_side[m->core.experts[i].il])->experts != NULL;
     return has;
 }
-
 
 /* Of all layers that a device has slots for. */
 static void set_in_slots(model_pool *x, bool in_slots)

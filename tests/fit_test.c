@@ -198,6 +198,16 @@ TEST(fit_keeps_what_options_say)
     f = fit_with(path, 15872, (carat_model_options){.experts_gpu = "0.01"}, &so);
     CHECK_STATUS(f.st, CARAT_E_MEMORY); /* the sentence is about the experts, not about the card */
     CHECK_MSG(strstr(f.e.text, "for experts are too few"), "%s", f.e.text);
+    /* Of a part slots alone are taken: a part with the least that the sentence says has a plan. */
+    const char *least = strstr(f.e.text, "expected at least "), *all = strstr(f.e.text, "take ");
+    CHECK_MSG(least && all && !strstr(f.e.text, "stages"), "%s", f.e.text);
+    if (least && all) {
+        char part[32];
+        snprintf(part, sizeof part, "%.4f",
+                 (strtod(least + 18, NULL) + 0.1) / strtod(all + 5, NULL));
+        f = fit_with(path, 15872, (carat_model_options){.experts_gpu = part}, &so);
+        CHECK_OK(f.st, f.e);
+    }
     f = fit_with(path, 7808, (carat_model_options){.cpu_experts = true}, &so);
     CHECK_OK(f.st, f.e);
     CHECK(f.n_slots == INT32_MAX && f.fit <= CARAT_FIT_KEYS && f.n_layers == 30);
