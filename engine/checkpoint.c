@@ -119,6 +119,7 @@ static double faded(const entry *t, double now)
     return t->uses * exp2(-(now - t->used_ms) / HALF_LIFE_MS);
 }
 
+/* Of those that are as usable the shortest: a drafter's own windows may not go back as far. */
 static entry *find_here(checkpoint_store *s, kv_way way, const int32_t *ids, int64_t n,
                         int64_t *above)
 {
@@ -128,7 +129,7 @@ static entry *find_here(checkpoint_store *s, kv_way way, const int32_t *ids, int
         if (k->n <= *above || !kv_same_way(k->way, way)) /* too short to be better */
             continue;
         int64_t use = kv_snapshot_usable(k, same_tokens(k, ids, n - 1));
-        if (use > *above) {
+        if (use > *above || (best && use == *above && k->n < best->k->n)) {
             *above = use;
             best = &s->at[i];
         }

@@ -724,7 +724,8 @@ static void make_room_ahead(timeline *t, int64_t n)
         checkpoints_free_pages(t->store, all - c->n_pages, NULL);
 }
 
-/* Drops the pending snapshots that a checkpoint of the whole timeline makes superfluous. */
+/* Drops the pending snapshots that a checkpoint of the whole timeline makes superfluous. Those with
+ * a drafter's rows stay: its windows may be shorter, and it may not have all of the last rows. */
 static void drop_served(timeline *t)
 {
     const int64_t n = t->kv.n_past;
@@ -732,7 +733,7 @@ static void drop_served(timeline *t)
     if (!checkpoints_have(t->store, timeline_way(t), t->id, n))
         return;
     for (int32_t i = 0; i < t->n_pending; i++)
-        if (kv_snapshot_serves(t->kv.layout, n, t->pending[i]->n))
+        if (!t->pending[i]->draft && kv_snapshot_serves(t->kv.layout, n, t->pending[i]->n))
             drop_one(t, t->pending[i]);
         else
             t->pending[left++] = t->pending[i];
