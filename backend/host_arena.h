@@ -4,14 +4,14 @@
  *     blocks    [ 105 MB    ][ 157 MB          ][ free ]   whole units, anywhere in a region
  *     sections  locked  locked  locked  waits   unused
  *
- * Locking memory takes as long as copying ten times as much, and may hold up whoever launches kernels
- * or maps memory meanwhile. So it is done in small sections, once for each, and never undone: a
- * block of another size takes the place of one that was given back. Blocks lie as low as they fit,
- * so locked sections are used before others. A section more is locked ahead while less than a
- * quarter of what is in use is free, AHEAD_MOST at most.
+ * To lock memory takes ten times as long as to copy it. Meanwhile another thread's launch of a
+ * kernel or mapping of memory may wait. So the device locks small sections, each one once, and
+ * never unlocks them: a new block takes the place of one that was given back, also of another size.
+ * A block lies as low as it fits, so locked sections are used first. While less than a quarter of
+ * the memory in use is free, one section more is locked ahead, AHEAD_MOST at most.
  *
- * Plain data: whoever locks asks which section is next, and says when it is locked. The caller's
- * lock protects an arena.
+ * The arena is plain data and locks nothing. The locking thread asks it for the next section
+ * (host_arena_next) and reports the result (host_arena_done). The caller's lock protects an arena.
  */
 #ifndef BACKEND_HOST_ARENA_H
 #define BACKEND_HOST_ARENA_H

@@ -19,7 +19,7 @@ static void count_unlocked(char *section)
     n_unlocked += (uintptr_t)section % HOST_SECTION == 0;
 }
 
-/* Locks all that waits. Every fifth section cannot be. Returns how many were asked for. */
+/* Locks every waiting section; every fifth one fails. Returns how many sections the arena named. */
 static int32_t lock_all(host_arena *a, int32_t *n_so_far, int32_t *n_locked)
 {
     int32_t n = 0;

@@ -143,8 +143,8 @@ typedef struct weight {
     const struct weight *segment;
     int32_t n_segments;
     int32_t n_tiles; /* > 1: its inputs are equal tiles, and a segment has a part of each */
-    bool sum_waits;  /* its sum over ranks may be taken with that of the next product that has one:
-                        nobody reads its result before that */
+    bool sum_waits;  /* the pass may add its parts over ranks together with those of the next such
+                        product, because no op reads its result before then */
     /* Of a tensor split: the pieces of the file that `data` becomes a copy of while it is loaded.
      * NULL: it is one piece of the file. */
     struct weight_pieces *pieces;

@@ -345,7 +345,7 @@ extern "C" void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, u
 }
 
 /* y[r, o] = sum_j share[r, j] part[r, j, o], in ascending j; without share, the sum of the parts;
- * with expert, of those that are not left out
+ * with expert, the sum of the parts whose expert is in `own`
  * grid:   256 columns x row
  * shared: none
  * bound:  bandwidth */

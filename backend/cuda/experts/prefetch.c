@@ -347,7 +347,7 @@ void cuda_prefetch_close(cuda_device *c, cuda_prefetch *x)
     mem_free(x);
 }
 
-/* Its thread may wait in the driver, so nobody waits for it. */
+/* Does not wait for the thread of x: the thread may be waiting in the driver. */
 void cuda_prefetch_abandon(cuda_prefetch *x)
 {
     if (!x)
