@@ -255,6 +255,9 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
                   int32_t verify_rows, session_shape *shape, err *e);
 status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *layout,
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
+/* The same without scratch: one dry pass, where plan_costs makes a hundred. What does not fit so
+ * fits with no scratch. */
+status plan_least(const carat_model *m, const session_shape *s, carat_memory_plan *plan, err *e);
 /* Queries of a row in each side's layers without windows. */
 status plan_queries(const carat_model *m, const kv_layout *l, page_query_size to[PASS_SIDES_MAX],
                     err *e);

@@ -3,7 +3,8 @@
  *
  *     keys f16       context halved from the longest to FIT_CTX_KEYS
  *     keys q8_0      context halved from there to FIT_CTX_HOST, of mixtures to FIT_CTX_EXPERTS
- *     experts        as many as fit have slots on the GPUs, which read the others from the host
+ *     experts        as many as fit have slots on the GPUs, which read the others from the host; of
+ *                    several GPUs with shorter chunks, where one is too small for long ones
  *     experts        all of them in the host's memory, where the CPU computes them
  *     chunks         of prompts, a quarter as long: less scratch, and shorter rings of windows
  *     layers         as many as fit on the GPU, the CPU computes the others
@@ -86,19 +87,52 @@ static void keep_sums(model_fit *f, const carat_model *m, const carat_memory_pla
     }
 }
 
-/* Does the session fit, and every later one without a context of its own? */
-static status try_one(carat_model *m, const fit_ask *a, int32_t n_ctx, bool q8, bool *fits, err *e)
+static status shape_of(carat_model *m, const fit_ask *a, int32_t n_ctx, bool q8,
+                       session_shape *shape, err *e)
 {
-    carat_memory_plan plan;
-    session_shape shape;
     m->fit.n_ctx = n_ctx;
     m->fit.kv = q8 ? "q8_0" : NULL;
     m->fit.trying = true;
-    status st = plan_shape(m, &a->so, a->n_seqs, 0, &shape, e);
-    if (!st && !(st = stages_plan(m, &shape, &plan, e))) {
-        *fits = plan_fits(m, &plan);
-        keep_sums(&m->fit, m, &plan);
-    }
+    return plan_shape(m, &a->so, a->n_seqs, 0, shape, e);
+}
+
+static status plan_one(carat_model *m, const session_shape *shape, bool *fits, err *e)
+{
+    carat_memory_plan plan;
+    status st = stages_plan(m, shape, &plan, e);
+    if (st)
+        return st;
+    *fits = plan_fits(m, &plan);
+    keep_sums(&m->fit, m, &plan);
+    return OK;
+}
+
+/* Is it too large without scratch, however layers are divided? Most candidates are, and whole
+ * plans of them would take seconds. */
+static status too_large_anyway(carat_model *m, const session_shape *shape, bool *too_large, err *e)
+{
+    carat_memory_plan plan;
+    status st = plan_least(m, shape, &plan, e);
+    if (st)
+        return st;
+    model_fit sums = {0};
+    keep_sums(&sums, m, &plan);
+    *too_large = !stages_divide_by_plan(m) ? !plan_fits(m, &plan)
+                                           : sums.all_needed_bytes > sums.all_available_bytes;
+    return OK;
+}
+
+/* Does the session fit, and every later one without a context of its own? */
+static status try_one(carat_model *m, const fit_ask *a, int32_t n_ctx, bool q8, bool *fits, err *e)
+{
+    session_shape shape;
+    bool too_large = false;
+    status st = shape_of(m, a, n_ctx, q8, &shape, e);
+    st = st ? st : too_large_anyway(m, &shape, &too_large, e);
+    if (too_large)
+        *fits = false;
+    else
+        st = st ? st : plan_one(m, &shape, fits, e);
     m->fit.trying = false;
     return st;
 }
@@ -125,8 +159,9 @@ static status try_keys(carat_model *m, const fit_ask *a, int32_t least, bool *fi
 
 /* ---- Experts and layers on the host -------------------------------------------------------- */
 
-/* Slots for as many experts as fit. */
-static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
+/* Slots for as many experts as fit, with prompts in chunks of so many tokens; 0: as the device
+ * wishes. */
+static status try_slots(carat_model *m, const fit_ask *a, int32_t chunk, bool *fits, err *e)
 {
     carat_model_options o = *a->opt;
     int32_t n = floor_of(a, FIT_CTX_EXPERTS);
@@ -134,6 +169,7 @@ static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
     o.session = &a->so;
     m->fit.n_ctx = n;
     m->fit.kv = a->own_kv ? NULL : "q8_0";
+    m->fit.chunk = chunk;
     m->fit.trying = true;
     status st = experts_choose(m, &o, &why);
     m->fit.trying = false;
@@ -144,6 +180,18 @@ static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
     if (st || !*fits)
         experts_free(m);
     return st == E_MEMORY ? OK : st;
+}
+
+/* Of several GPUs one may be too small for the scratch of long chunks, where the others have room
+ * for nearly all experts. */
+static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
+{
+    status st = try_slots(m, a, 0, fits, e);
+    for (int32_t n = m->dev->chunk_rows; n >= FIT_CHUNK && m->n_stages > 1; n /= 2)
+        st = st || *fits ? st : try_slots(m, a, n, fits, e);
+    if (!*fits)
+        m->fit.chunk = 0;
+    return st;
 }
 
 static status try_cpu_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
@@ -261,7 +309,10 @@ static status too_large(carat_model *m, const fit_ask *a, err *e)
 {
     bool fits = false;
     char hint[128] = "";
-    status st = try_one(m, a, a->top, false, &fits, e);
+    session_shape shape;
+    status st = shape_of(m, a, a->top, false, &shape, e);
+    st = st ? st : plan_one(m, &shape, &fits, e);
+    m->fit.trying = false;
     uint64_t needed = m->fit.needed_bytes, there = m->fit.available_bytes;
     const char *lacking = m->fit.device;
     for (int q8 = 0; q8 < (a->own_kv ? 1 : 2) && !st && !fits; q8++) {

@@ -572,8 +572,17 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
     }
 }
 
-status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
-                  carat_memory_plan *out, err *e)
+/* Of one row: the weights, which are the same for every pass, and no scratch. */
+static status no_scratch(const carat_model *m, const kv_layout *l, model_costs *costs, err *e)
+{
+    status st = plan_pass(m, NULL, l, 1, 1, costs, e);
+    for (int32_t i = 0; i < m->n_sides; i++)
+        costs->side[i].scratch_bytes = 0;
+    return st;
+}
+
+static status plan_with(const carat_model *m, const session_shape *s, bool scratch,
+                        kv_layout *layout, carat_memory_plan *out, err *e)
 {
     kv_layout l = {0};
     model_costs costs = {0};
@@ -586,8 +595,9 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     if ((st = plan_drafters(m, s, &l, &plan.draft_bytes, &taps, e)))
         goto end;
     if ((st = paging_scorer_bytes(m, s, &plan.scorer_bytes, e)) || (st = media_plan(m, &plan, e)) ||
-        (st = m->core.encoder ? worst_text(m, s, &l, &costs, e)
-                              : worst_pass(m, s, &taps, &l, &costs, e)))
+        (st = !scratch          ? no_scratch(m, &l, &costs, e)
+              : m->core.encoder ? worst_text(m, s, &l, &costs, e)
+                                : worst_pass(m, s, &taps, &l, &costs, e)))
         goto end;
     plan.weight_bytes = m->core.file.data_bytes;
     plan.kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
@@ -608,6 +618,17 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
 end:
     kv_layout_free(&l);
     return st;
+}
+
+status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
+                  carat_memory_plan *out, err *e)
+{
+    return plan_with(m, s, true, layout, out, e);
+}
+
+status plan_least(const carat_model *m, const session_shape *s, carat_memory_plan *out, err *e)
+{
+    return plan_with(m, s, false, NULL, out, e);
 }
 
 uint64_t plan_shared_total(const carat_model *m, const carat_memory_plan *plan, int32_t side)

@@ -216,15 +216,19 @@ status stages_place(carat_model *m, err *e)
     return st ? st : place(m, end, e);
 }
 
+bool stages_divide_by_plan(const carat_model *m)
+{
+    return m->n_stages > 1 && !m->core.n_ranks && !(m->split[0] > 0) && !experts_placed(m);
+}
+
 status stages_plan(carat_model *m, const session_shape *s, carat_memory_plan *plan, err *e)
 {
     enum { ROUNDS = 3 }; /* scratch depends a little on the division */
     int32_t end[PASS_SIDES_MAX] = {0};
     kv_layout l = {0};
     status st = plan_costs(m, s, &l, plan, e);
-    const bool chosen =
-        m->n_stages == 1 || m->core.n_ranks || m->split[0] > 0 || experts_placed(m);
-    for (int i = 0; i < ROUNDS && !st && !chosen; i++) {
+    const bool divide = stages_divide_by_plan(m);
+    for (int i = 0; i < ROUNDS && !st && divide; i++) {
         st = divide_by(m, s, &l, plan, end, e);
         if (st || !memcmp(end, m->stage_end, sizeof end))
             break;

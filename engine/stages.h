@@ -33,6 +33,9 @@ status stages_read_split(carat_model *m, const char *text, err *e);
  * of weights. All devices are open. E_ARG: such a division is not possible. */
 status stages_place(carat_model *m, err *e);
 
+/* Is that division left to the plan? */
+bool stages_divide_by_plan(const carat_model *m);
+
 /* Divides them by the plan of such a session, if not by hand, and gives the plan. */
 status stages_plan(carat_model *m, const session_shape *s, carat_memory_plan *plan, err *e);
 

@@ -40,7 +40,7 @@ typedef struct fitted {
     bool q8;
     int32_t n_ctx, n_layers, n_slots; /* layers on the GPU; all experts: INT32_MAX */
     int32_t chunk;
-    uint64_t total_bytes;
+    uint64_t total_bytes, all_bytes; /* of the first device; of all */
     char text[400], kv[16];
 } fitted;
 
@@ -67,6 +67,7 @@ static fitted fit_with(const char *path, int64_t mib, carat_model_options mo,
     f.n_layers = p.device[0].n_layers;
     f.n_slots = carat_experts(m, &x) ? x.n_slots : i.fit >= CARAT_FIT_EXPERTS ? 0 : INT32_MAX;
     f.total_bytes = p.device[0].total_bytes;
+    f.all_bytes = p.total_bytes;
     snprintf(f.text, sizeof f.text, "%s", i.fit_text);
     CHECK(carat_plan_kv(m, so, &kind, 1, &f.e) > 0);
     snprintf(f.kv, sizeof f.kv, "%s", kind.k);
@@ -424,6 +425,77 @@ TEST(fit_gives_each_gpu_slots_for_its_layers)
         CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
         CHECK_MSG(strstr(e.text, "--experts-gpu"), "%s", e.text);
     }
+    unlink(path);
+}
+
+/* The small GPU has the embeddings, and no room for the scratch of chunks of 4096 tokens. */
+TEST(fit_of_experts_beside_a_small_gpu_takes_shorter_chunks)
+{
+    static const int64_t small[] = {1760, 2500};
+    const carat_session_options so = {.n_outputs = 1};
+    char path[128];
+    write_hollow("26b-a4b", "q4_k_m", path);
+    for (int i = 0; i < 2; i++) {
+        const carat_model_options mo = {.plan_gpu_mb = {0, 23936}};
+        const fitted f = fit_with(path, small[i], mo, &so);
+        CHECK_OK(f.st, f.e);
+        CHECK_MSG(f.fit <= CARAT_FIT_EXPERTS && f.n_slots > 3840 * 9 / 10 && f.chunk >= 512,
+                  "%d slots, chunks of %d: %s", (int)f.n_slots, (int)f.chunk, f.text);
+    }
+    const carat_session_options own = {.n_outputs = 1, .chunk = 4096}; /* as asked for */
+    const carat_model_options mo = {.plan_gpu_mb = {0, 23936}};
+    const fitted f = fit_with(path, small[0], mo, &own);
+    CHECK_MSG(f.st || f.chunk == 4096, "chunks of %d", (int)f.chunk);
+    unlink(path);
+}
+
+/* Memory to the MiB: what a plan takes is enough for the same plan, and a MiB less is not. On one
+ * GPU, and of two ranks. */
+TEST(fit_takes_what_just_fits)
+{
+    const carat_session_options so = {.n_outputs = 1, .chunk = 2048};
+    char path[128];
+    write_layers("31b", "q4_k_m", "12", path);
+    for (int64_t n = 1; n <= 2; n++) {
+        carat_model_options mo = {.split = n > 1 ? "tensor" : NULL,
+                                  .plan_gpu_mb = {0, n > 1 ? 79000 : 0}};
+        const fitted most = fit_with(path, 79000, mo, &so);
+        CHECK_OK(most.st, most.e);
+        CHECK_EQ((int)most.fit, CARAT_FIT_WHOLE);
+        int64_t mib = (int64_t)((most.total_bytes + (1 << 20) - 1) >> 20);
+        mo.plan_gpu_mb[1] = n > 1 ? mib : 0;
+        const fitted just = fit_with(path, mib, mo, &so);
+        mo.plan_gpu_mb[1] = n > 1 ? mib - 1 : 0;
+        const fitted less = fit_with(path, mib - 1, mo, &so);
+        CHECK_OK(just.st, just.e);
+        CHECK_OK(less.st, less.e);
+        CHECK_EQ((int)just.fit, CARAT_FIT_WHOLE);
+        CHECK_EQ(just.total_bytes, most.total_bytes);
+        CHECK_EQ((int)less.fit, CARAT_FIT_CONTEXT);
+        CHECK_EQ(less.n_ctx, most.n_ctx / 2);
+    }
+    unlink(path);
+}
+
+/* Two equal GPUs that share the layers: in the least that holds the model, next to nothing is left
+ * over, because both halves are alike. */
+TEST(fit_of_equal_halves_wastes_no_layer)
+{
+    const carat_session_options so = {.n_outputs = 1, .chunk = 2048};
+    char path[128];
+    int64_t low = 1000, high = 79000;
+    fitted f = {0};
+    write_layers("31b", "q4_k_m", "12", path);
+    while (high - low > 1) {
+        const int64_t mib = low + (high - low) / 2;
+        const fitted got = fit_with(path, mib, (carat_model_options){.plan_gpu_mb = {0, mib}}, &so);
+        const bool whole = !got.st && got.fit == CARAT_FIT_WHOLE;
+        f = whole ? got : f;
+        *(whole ? &high : &low) = mib;
+    }
+    const uint64_t left = ((uint64_t)(2 * high) << 20) - f.all_bytes, layer = f.all_bytes / 12;
+    CHECK_MSG(left < layer / 4, "%.1f of %.1f MiB are left over", (double)left * 0x1p-20,
+              (double)(2 * high));
     unlink(path);
 }
 
