@@ -253,19 +253,12 @@ void cuda_timed_passes(device *d, device_pass_times *out);
 void cuda_times_close(cuda_device *c);
 bool cuda_splits_next(cuda_device *c); /* the pass that begins, which has a recording */
 cudaError_t cuda_launch_whole(cuda_device *c, cudaGraphExec_t x);
-void cuda_split_begin(cuda_device *c);                       /* once it is being recorded */
+void cuda_split_begin(cuda_device *c, pass *p);              /* once it is being recorded */
 void cuda_split_end(cuda_device *c, pass *p, cudaGraph_t g); /* once it was launched */
-void cuda_mark_op(cuda_device *c, const char *op, int32_t rows);
+void cuda_mark_op(pass *p, const char *op); /* its kernels were launched */
 void cuda_note_read(cuda_device *c, const packed *w, int32_t n_mat);
 void cuda_note_bytes(cuda_device *c, uint64_t n_bytes);
-/* Kernels were launched since the last call, under this name. */
-static inline void cuda_launched(cuda_device *c, const char *op, int32_t rows)
-{
-    c->after_edge = false;
-    if (c->splits)
-        cuda_mark_op(c, op, rows);
-}
-/* They read n_mat matrices of w; n_bytes of keys, values or states. */
+/* The op that is under way reads n_mat matrices of w; n_bytes of keys, values or states. */
 static inline void cuda_reads(cuda_device *c, const packed *w, int32_t n_mat)
 {
     if (c->splits)

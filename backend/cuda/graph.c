@@ -147,7 +147,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         c->recording = s;
         p->recording = true;
         if (split)
-            cuda_split_begin(c);
+            cuda_split_begin(c, p);
         return false;
     }
     if (!cuda_ok(c, p, cuda_launch_whole(c, s->exec), "replaying a pass"))
@@ -165,7 +165,9 @@ void cuda_recorded(device *d, pass *p, mat y)
     cuda_device *c = d->self;
     graph_slot *s = c->recording;
     cudaGraph_t g = NULL;
-    cudaGraphExec_t once = NULL, *exec = c->splits ? &once : s ? &s->exec : NULL;
+    const bool splits = c->splits;
+    cudaGraphExec_t once = NULL, *exec = splits ? &once : s ? &s->exec : NULL;
+    c->splits = false; /* no op after the recording has an event in it */
     if (c->seen)
         c->seen->crowded = c->crowded;
     c->seen = NULL; /* a pass that fails before its leg here calls too */
@@ -182,7 +184,7 @@ void cuda_recorded(device *d, pass *p, mat y)
     else if (cuda_ok(c, p, cudaGraphInstantiate(exec, g, 0), "recording a pass") &&
              cuda_ok(c, p, cudaGraphLaunch(*exec, c->stream), "replaying a pass"))
         s->y = y;
-    if (c->splits && !pass_failed(p))
+    if (splits && !pass_failed(p))
         cuda_split_end(c, p, g);
     if (once)
         cudaGraphExecDestroy(once);

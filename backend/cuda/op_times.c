@@ -178,24 +178,33 @@ cudaError_t cuda_launch_whole(cuda_device *c, cudaGraphExec_t x)
     return cudaSuccess;
 }
 
-void cuda_split_begin(cuda_device *c)
+/* The event becomes a node of the recording. Outside of a recording the runtime refuses it. */
+static void record_mark(cuda_device *c, pass *p)
+{
+    cudaEvent_t at = event_at(c->times, c->times->n_marks);
+    cuda_ok(c, p, cudaEventRecordWithFlags(at, c->stream, cudaEventRecordExternal),
+            "timing an op");
+}
+
+void cuda_split_begin(cuda_device *c, pass *p)
 {
     c->splits = true;
     c->times->n_marks = 0;
     c->times->read = (device_op_time){.type = ""};
-    cudaEventRecordWithFlags(event_at(c->times, 0), c->stream, cudaEventRecordExternal);
+    record_mark(c, p);
 }
 
-void cuda_mark_op(cuda_device *c, const char *op, int32_t rows)
+void cuda_mark_op(pass *p, const char *op)
 {
+    cuda_device *c = cuda_of(p);
     cuda_times *t = c->times;
     if (++t->n_marks >= MARKS)
         return;
     t->mark[t->n_marks] = t->read;
     t->mark[t->n_marks].op = op;
-    t->mark[t->n_marks].rows = rows;
+    t->mark[t->n_marks].rows = p->rows->n;
     t->read = (device_op_time){.type = ""};
-    cudaEventRecordWithFlags(event_at(t, t->n_marks), c->stream, cudaEventRecordExternal);
+    record_mark(c, p);
 }
 
 static const char *kind_name(int32_t kind)

@@ -58,13 +58,17 @@ static inline dev_step cuda_step_without_keys(const pass *p)
     return (dev_step){cuda_step_rows(p)->rows, cuda_of(p)->kv, p->st->n_kv};
 }
 
-/* After launches: takes the error of one that failed. */
+/* After launches: takes the error of one that failed. A dry pass launches nothing. */
 static inline void cuda_done(pass *p, const char *op)
 {
+    if (p->dry)
+        return;
     cudaError_t r = cudaGetLastError();
     if (r != cudaSuccess)
         cuda_ok(cuda_of(p), p, r, op);
-    cuda_launched(cuda_of(p), op, p->rows->n);
+    cuda_of(p)->after_edge = false;
+    if (cuda_of(p)->splits)
+        cuda_mark_op(p, op);
 }
 
 /* In a dry pass no weight need be. */

@@ -213,6 +213,73 @@ static void check_pass_times(rig *g, const model *m, const int32_t *ids, const f
             wanted && keys && bytes == wanted * (uint64_t)t.n_split ? 0 : 1, 0);
 }
 
+/* A dry pass of a prompt, as another session's plan makes it. */
+static status plan_prompt(tapped *t, const int32_t *ids, err *e)
+{
+    pass p;
+    status st;
+    kv_batch_clear(&t->b);
+    if ((st = kv_reserve(&t->c, ROWS, e)) ||
+        (st = kv_batch_add(&t->b, &t->c, ids + t->c.n_past, ROWS, NULL, KV_WANT_ALL, e)))
+        return st;
+    t->b.st.prompt = true;
+    pass_begin(&p, t->dev, &t->b.st, NULL, 0);
+    model_forward(&p, t->m, &t->l);
+    return pass_failed(&p) ? err_set(e, p.e.status, "%s", p.e.text) : OK;
+}
+
+/* Experts by blocks: their ops of prompts end in a dry pass as in any other. Plans between passes
+ * that are timed op by op leave nothing on the GPU, and the passes have the bits of all others. */
+static void check_plans_between(rig *g)
+{
+    fidelity f;
+    model m = {0};
+    gguf file = {0};
+    err e = {0};
+    tapped t = {0};
+    device_pass_times times;
+    float *seen[TAPS], *want = NULL, *timed = NULL;
+    fidelity_open(&f, "moe");
+    const char *path = fidelity_write(&f, &(fidelity_file){.type = NUM_Q8_0});
+    status st;
+    if ((st = gguf_open(&file, path, true, NULL, NULL, &e)) || (st = model_bind(&m, &file, &e)) ||
+        (st = model_load(&m, g->gpu, NULL, NULL, &e)))
+        goto out;
+    const size_t row = (size_t)m.n_vocab, n = N * (row + TAPS * (size_t)m.n_embd);
+    st = E_MEMORY;
+    if (!(want = run(g, g->gpu, &m, f.tokens, 1, &e)) || !(timed = mem_calloc(n, sizeof *timed)))
+        goto out;
+    memcpy(timed, want, n * sizeof *timed); /* what is not computed again */
+    for (int i = 0; i < TAPS; i++)
+        seen[i] = timed + N * (row + (size_t)i * (size_t)m.n_embd);
+    cuda_device *c = g->gpu->self;
+    const size_t usual = c->read_bytes;
+    c->read_bytes = (size_t)1 << 20;
+    if (!(st = open_tapped(&t, g->gpu, &m, g->gpu_scratch, g->scratch_bytes, &e)))
+        st = g->gpu->time_passes(g->gpu, &e);
+    c->read_bytes = usual;
+    while (!st && t.c.n_past < N - ROWS) {
+        memset(timed + (size_t)t.c.n_past * row, 0, row * sizeof *timed);
+        if (!(st = go_on(&t, f.tokens, 1, timed, seen, &e)))
+            st = plan_prompt(&t, f.tokens, &e);
+    }
+    g->gpu->timed_passes(g->gpu, &times);
+    close_tapped(&t);
+    if (!st) {
+        verdict(g, "pass times", "plans between timed passes", distance(timed, want, n), 0);
+        verdict(g, "pass times", text("%d op by op between plans", times.n_split),
+                times.n_split > 4 ? 0 : 1, 0);
+    }
+out:
+    if (st)
+        failed(g, "pass times", e.text);
+    mem_free(timed);
+    mem_free(want);
+    model_free(&m);
+    unlink(path);
+    fidelity_close(&f);
+}
+
 void check_taps(rig *g)
 {
     fidelity f;
@@ -258,4 +325,5 @@ void check_taps(rig *g)
     model_free(&m);
     unlink(path);
     fidelity_close(&f);
+    check_plans_between(g);
 }

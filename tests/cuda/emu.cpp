@@ -1056,8 +1056,10 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags)
 {
-    if (!emu_records(s) || flags != cudaEventRecordExternal)
+    if (flags != cudaEventRecordExternal)
         return cudaEventRecord(e, s);
+    if (!emu_records(s))
+        return last_error = cudaErrorIllegalState;
     add_op(s, {1, 1, 0, NULL, NULL, NULL, {}, 0, e});
     return cudaSuccess;
 }
