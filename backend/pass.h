@@ -56,16 +56,20 @@ enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
 
 /* How much some rows of a sequence attend to each of its pages, judged by the pages' summaries
  * (page_sums in ops.h): by the bound of all products with a page's keys, or by its mean. For every
- * layer with a linear store, every row at `pos` or later, every query head, in this order:
+ * layer with a linear store, every row at `pos` or later, every query head:
  *
  *     s_i = scale sum_k q_k m_ik + |q_k| w_ik, or scale q . mean_i        i = 0 .. n_pages - 1
- *     score_i += softmax_i(s)
+ *     votes_i += softmax_i(s) 2^PAGE_VOTE_BITS, rounded down
  *
- * s_i that is no number, or infinite, counts as -infinity. The caller owns the struct and must not
- * change it during the pass; score and room are memory of the side's device. Scores are complete
- * when the pass has ended. A pass with one watch may be recorded: then it is played again for any
+ * Sums of whole numbers are the same in any order: however heads and layers are divided among
+ * devices. s_i that is no number, or infinite, counts as -infinity. The caller owns the struct and
+ * must not change it during the pass; votes and room are memory of the side's device. Votes are
+ * complete when the pass has ended. A pass with one watch may be recorded: then it is played again for any
  * n_pages, but for the same memory. */
-enum { PAGE_WATCH_HEADS = 64 }; /* query heads that share a KV head: at most */
+enum {
+    PAGE_WATCH_HEADS = 64, /* query heads that share a KV head: at most */
+    PAGE_VOTE_BITS = 30    /* a query's whole vote is 2^30 */
+};
 
 /* Queries that a pass keeps, to ask pages with them later (page_rescore in ops.h): of each layer
  * with a linear store those of its rows at `pos` or later, as attention gets them. The caller owns
@@ -92,7 +96,7 @@ typedef struct page_watch {
     int32_t seq; /* of the step */
     int32_t pos, n_pages;
     const struct page_sums *sums;    /* [n_kv]: of each store; at NULL: it has none */
-    float *score[PASS_SIDES_MAX];    /* [n_pages] */
+    uint64_t *votes[PASS_SIDES_MAX]; /* [n_pages] */
     float *room[PASS_SIDES_MAX];     /* page_watch_room floats, n_rooms times */
     int32_t n_rooms[PASS_SIDES_MAX]; /* 0: one. A GPU asks as many layers at once as it has rooms */
     page_queries *keep;              /* NULL: no queries are kept */

@@ -239,7 +239,7 @@ typedef struct scorer {
     page_sums sums[SCORED_LAYERS];
     page_watch w;
     int32_t layers, n_head;
-    size_t sum_bytes, score_bytes, room_bytes;
+    size_t sum_bytes, vote_bytes, room_bytes;
 } scorer;
 
 /* The queries of all layers, normed, by the rows of the open batch; watched or not. As in decoding,
@@ -300,11 +300,11 @@ static void open_scorer(bench *b, scorer *s, int32_t n_head, int32_t layers)
     s->n_head = n_head;
     const page_sums sums = {NULL, n_pages, PAGE_SUM_BOUNDS};
     s->sum_bytes = page_sums_bytes(&sums, v);
-    s->score_bytes = (size_t)n_pages * sizeof(float);
+    s->vote_bytes = (size_t)n_pages * sizeof(uint64_t);
     s->room_bytes = page_watch_room(n_pages, v->head_dim) * sizeof(float) * (size_t)n_rooms;
     s->w = (page_watch){.n_pages = n_pages,
                         .sums = s->sums,
-                        .score = {b->d->alloc(b->d, s->score_bytes)},
+                        .votes = {b->d->alloc(b->d, s->vote_bytes)},
                         .room = {b->d->alloc(b->d, s->room_bytes)},
                         .n_rooms = {n_rooms}};
     for (int32_t i = 0; i < layers; i++) {
@@ -312,17 +312,17 @@ static void open_scorer(bench *b, scorer *s, int32_t n_head, int32_t layers)
         s->view[i].id = i;
         s->sums[i] = sums;
         s->sums[i].at = b->d->alloc(b->d, s->sum_bytes);
-        if (!s->sums[i].at || !s->w.score[0] || !s->w.room[0])
+        if (!s->sums[i].at || !s->w.votes[0] || !s->w.room[0])
             exit(1);
     }
-    b->d->clear(b->d, s->w.score[0], s->score_bytes);
+    b->d->clear(b->d, s->w.votes[0], s->vote_bytes);
 }
 
 static void close_scorer(bench *b, scorer *s)
 {
     for (int32_t i = 0; i < s->layers; i++)
         b->d->release(b->d, s->sums[i].at, s->sum_bytes);
-    b->d->release(b->d, s->w.score[0], s->score_bytes);
+    b->d->release(b->d, s->w.votes[0], s->vote_bytes);
     b->d->release(b->d, s->w.room[0], s->room_bytes);
 }
 
@@ -342,7 +342,7 @@ static double sum_layers(bench *b, scorer *s)
 
 static void measure_scores(bench *b, int shape, int format, int32_t layers)
 {
-    static float score[SCORED / KV_PAGE];
+    static uint64_t votes[SCORED / KV_PAGE];
     static scorer s;
     double bytes, ms[TURNS], from, sum_us = 0;
     for (int k = 0; k < TURNS; k++) {
@@ -355,7 +355,7 @@ static void measure_scores(bench *b, int shape, int format, int32_t layers)
             sum_us = sum_layers(b, &s);
         ms[k] = time_scores(b, &s);
         from = clock_ms();
-        b->d->download(b->d, score, s.w.score[0], s.score_bytes);
+        b->d->download(b->d, votes, s.w.votes[0], s.vote_bytes);
         from = clock_ms() - from;
         close_scorer(b, &s);
         bench_close(b);

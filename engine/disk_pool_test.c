@@ -265,7 +265,7 @@ TEST(impossible_records_of_a_pool_are_refused)
 {
     kv_paging_page page[3] = {
         {.used = 1, .resident = true}, {.used = 2}, {.used = 3, .resident = true}};
-    float votes[3] = {0, 1, 2};
+    uint64_t votes[3] = {0, 1, 2};
     const kv_paging good = {.policy = KV_POLICY_SCORED,
                             .pool = 2,
                             .tau = 24,
@@ -274,7 +274,8 @@ TEST(impossible_records_of_a_pool_are_refused)
                             .n_exact = 100,
                             .clock = 3,
                             .page = page,
-                            .watched = {votes}};
+                            .n_votes = 3,
+                            .votes = votes};
     unsigned char bytes[512];
     const char *why;
     size_t n = kv_paging_packed_bytes(&good);
@@ -282,7 +283,7 @@ TEST(impossible_records_of_a_pool_are_refused)
     kv_paging_pack(&good, bytes);
     kv_paging *s = kv_paging_unpack(bytes, n, 150, &why);
     CHECK(s && !why && kv_paging_key(s) == kv_paging_key(&good) && s->n_exact == 100);
-    CHECK(s->page[1].used == 2 && !s->page[1].resident && s->watched[0][2] == 2 && !s->watched[1]);
+    CHECK(s->page[1].used == 2 && !s->page[1].resident && s->n_votes == 3 && s->votes[2] == 2);
     kv_paging_free(s);
     CHECK(!kv_paging_unpack(bytes, n - 1, 150, &why) && why);
     CHECK(!kv_paging_unpack(bytes, 10, 150, &why) && why);

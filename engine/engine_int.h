@@ -424,7 +424,7 @@ static inline bool part_finite(const pass_part *p)
 void paging_pin(timeline *t, const int32_t *ids, int64_t n);
 /* paging.c. The watch for a part of a pass, sequence seq of its step: 1, or 0 for none. */
 int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch *to);
-void paging_watched(kv_cache *c, const pass_part *part);
+void paging_watched(kv_cache *c, const pass_part *part, bool ok);
 /* Then, of a part that looks: which pages it attends to. */
 status paging_rescore(kv_cache *c, const pass_part *part, err *e);
 /* paging.c. The part of timeline_ready that asks the scorer of t, if it has one and pages will be

@@ -168,11 +168,6 @@ status paging_shape(const carat_model *m, session_shape *s, err *e)
         s->kv_resident = 0;
         return OK;
     }
-    /* Scores of pages would be added in another order on each number of devices. */
-    if (m->core.n_ranks && s->kv_policy != KV_POLICY_LRU && s->kv_policy != KV_POLICY_DRAFTER)
-        return err_set(e, E_UNSUPPORTED,
-                       "a pool that keeps keys by their scores cannot be used with --split tensor "
-                       "yet: expected --kv-policy lru or drafter beside --kv-pool");
     return fit_chunk(s, e);
 }
 
@@ -307,10 +302,10 @@ int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch
     return 1;
 }
 
-void paging_watched(kv_cache *c, const pass_part *part)
+void paging_watched(kv_cache *c, const pass_part *part, bool ok)
 {
-    kv_pager_watched(c, part->rows.n);
-    if (part->prompt && kv_rows_wanted(&part->rows))
+    kv_pager_watched(c, ok ? part->rows.n : 0);
+    if (ok && part->prompt && kv_rows_wanted(&part->rows))
         c->pager->wants_rescore = true;
 }
 

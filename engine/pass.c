@@ -243,8 +243,8 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
     w->y = model_forward(&p, &m->core, l);
     w->fresh = p.fresh;
     for (int32_t i = 0; i < n_parts; i++)
-        if (watched[i] && !pass_failed(&p))
-            paging_watched(&part[i].t->kv, &part[i]);
+        if (watched[i])
+            paging_watched(&part[i].t->kv, &part[i], !pass_failed(&p));
     if (pass_failed(&p))
         st = err_set(e, p.e.status, "%s", p.e.text);
     else if (!p.hidden)

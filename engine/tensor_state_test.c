@@ -176,7 +176,8 @@ PLAIN_TEST(files_of_ranks_are_the_same_byte_for_byte)
     int32_t ids[LONG];
     for (int i = 0; i < LONG; i++)
         ids[i] = (7 + 31 * i + i * i) % 320;
-    for (int pool = 0; pool < 2; pool++) {
+    static const char *const policies[] = {NULL, "lru", "scored", "snapkv"};
+    for (int pool = 0; pool < 4; pool++) {
         const char *path = synth_file("tiny-qwen3", "f32", NULL, NULL);
         str want = {0};
         for (int k = 2; k < SPLITS; k++) {
@@ -193,7 +194,7 @@ PLAIN_TEST(files_of_ranks_are_the_same_byte_for_byte)
             o.checkpoint_mb = 16;
             o.cache_dir = test_temp(dir);
             o.kv_resident = pool ? 512 : 0;
-            o.kv_policy = pool ? "lru" : NULL;
+            o.kv_policy = policies[pool];
             CHECK_OK(carat_model_open(path, &mo, &m, &e), e);
             CHECK_OK(carat_session_open(m, &o, &s, &e), e);
             CHECK_OK(carat_eval(s, ids, LONG, NULL, NULL, &e), e);
@@ -216,4 +217,6 @@ PLAIN_TEST(kept_conversations_are_found_under_another_split)
     o.kv_resident = 512;
     o.kv_policy = "lru";
     kept("pool", o); /* keys of the oldest tokens are in the host's memory */
+    o.kv_policy = "scored";
+    kept("scored", o);
 }

@@ -412,13 +412,6 @@ static void refused(const char *path, carat_model_options o, const char *part)
 TEST(what_a_tensor_split_cannot_do_is_refused)
 {
     const char *dense = synth_file("tiny-dense", "f32", NULL, NULL);
-    carat_model *m = open_split(dense, 2);
-    carat_session_options o = {.n_ctx = 4096, .kv_resident = 1024};
-    carat_session *s;
-    carat_error e = {0};
-    CHECK_STATUS(carat_session_open(m, &o, &s, &e), E_UNSUPPORTED);
-    CHECK(strstr(e.text, "--kv-policy lru"));
-    carat_model_close(m);
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_layers = 1}, "--gpu-layers");
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_split = "1,1"}, "--gpu-split");
     refused(dense, (carat_model_options){.device = "cpu,cpu,cpu,cpu,cpu"}, "at most 4");

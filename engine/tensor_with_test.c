@@ -190,11 +190,17 @@ PLAIN_TEST(sparse_prompts_are_the_same_on_any_number_of_devices)
     same_sessions(synth_file("tiny-qwen35-keys", "f32", NULL, NULL), (carat_model_options){0}, o);
 }
 
-/* The oldest pages leave the devices. */
+/* Pages leave the devices, and those that the model's queries ask for come back. */
 PLAIN_TEST(pools_are_the_same_on_any_number_of_devices)
 {
-    const carat_session_options o = {.kv_resident = 512, .kv_policy = "lru"};
-    same_sessions(synth_file("tiny-qwen3", "f32", NULL, NULL), (carat_model_options){0}, o);
+    static const char *const policies[] = {"lru", "scored", "snapkv"};
+    for (int i = 0; i < 3; i++) {
+        const carat_session_options o = {.kv_resident = 512, .kv_policy = policies[i]};
+        same_sessions(synth_file("tiny-qwen3", "f32", NULL, NULL), (carat_model_options){0}, o);
+        same_sessions(synth_file("tiny-wide", "f32", NULL, NULL), (carat_model_options){0}, o);
+        same_sessions(synth_file("tiny-qwen35-keys", "f32", NULL, NULL), (carat_model_options){0},
+                      o);
+    }
 }
 
 /* ---- Adapters ------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "kv/paging.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- Opening -------------------------------------------------------------------------------- */
@@ -43,7 +44,7 @@ uint64_t kv_pager_bytes(const kv_layout *l, kv_policy policy, int32_t side)
     uint64_t sum = room_bytes(l, side);
     if (policy == KV_POLICY_LRU || policy == KV_POLICY_DRAFTER || !sum)
         return 0;
-    sum += (uint64_t)pages_of(l->n_ctx) * sizeof(float);
+    sum += (uint64_t)pages_of(l->n_ctx) * sizeof(uint64_t);
     for (int32_t i = 0; i < l->n; i++)
         if (!l->view[i].window && l->view[i].side == side)
             sum += sums_bytes(l, &l->view[i]);
@@ -65,11 +66,20 @@ static status open_scores(kv_cache *c, kv_pager *g, err *e)
 {
     const kv_layout *l = c->layout;
     size_t n = (size_t)pages_of(l->n_ctx);
+    int64_t heads = 0;
     g->sums = mem_calloc((size_t)l->n, sizeof *g->sums);
     g->score = mem_calloc(n, sizeof *g->score);
-    g->score_bytes = n * sizeof *g->score;
-    if (!g->sums || !g->score)
-        return err_memory(e, "scores of pages", g->score_bytes);
+    g->votes = mem_calloc(2 * n, sizeof *g->votes);
+    g->vote_bytes = n * sizeof *g->votes;
+    if (!g->sums || !g->score || !g->votes)
+        return err_memory(e, "scores of pages", 2 * g->vote_bytes);
+    for (int32_t i = 0; i < l->n_whole; i++)
+        heads += l->whole[i].window ? 0 : l->whole[i].n_head_kv;
+    if (heads > KV_VOTE_HEADS)
+        return err_set(e, E_UNSUPPORTED,
+                       "a pool cannot score keys of %lld KV heads: expected at most %d, or "
+                       "--kv-policy lru",
+                       (long long)heads, KV_VOTE_HEADS);
     for (int32_t i = 0; i < l->n; i++) {
         const kv_view *v = &l->view[i];
         device *d = kv_device(c, v);
@@ -86,10 +96,10 @@ static status open_scores(kv_cache *c, kv_pager *g, err *e)
         if (!g->room_bytes[side])
             continue;
         g->watch.n_rooms[side] = n_rooms(l, side);
-        g->watch.score[side] = d->alloc(d, g->score_bytes);
+        g->watch.votes[side] = d->alloc(d, g->vote_bytes);
         g->watch.room[side] = d->alloc(d, g->room_bytes[side]);
-        if (!g->watch.score[side] || !g->watch.room[side])
-            return err_memory(e, "scores of pages", g->score_bytes + g->room_bytes[side]);
+        if (!g->watch.votes[side] || !g->watch.room[side])
+            return err_memory(e, "scores of pages", g->vote_bytes + g->room_bytes[side]);
     }
     g->watch.sums = g->sums;
     return OK;
@@ -151,12 +161,13 @@ static void close_scores(kv_cache *c, kv_pager *g)
     }
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
         device *d = c->dev[side];
-        if (g->watch.score[side])
-            d->release(d, g->watch.score[side], g->score_bytes);
+        if (g->watch.votes[side])
+            d->release(d, g->watch.votes[side], g->vote_bytes);
         if (g->watch.room[side])
             d->release(d, g->watch.room[side], g->room_bytes[side]);
     }
     kv_queries_close(&g->queries, c);
+    mem_free(g->votes);
     mem_free(g->score);
     mem_free(g->sums);
 }
@@ -322,13 +333,12 @@ static void sum_new_pages(kv_cache *c)
 
 /* ---- Scores --------------------------------------------------------------------------------- */
 
-static void clear_scores(kv_cache *c)
+static void clear_votes(kv_cache *c)
 {
-    kv_pager *g = c->pager;
+    const kv_pager *g = c->pager;
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
-        if (g->watch.score[side])
-            c->dev[side]->clear(c->dev[side], g->watch.score[side], g->score_bytes);
-    g->n_watched = 0;
+        if (g->watch.votes[side])
+            c->dev[side]->clear(c->dev[side], g->watch.votes[side], g->vote_bytes);
 }
 
 const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool again)
@@ -346,8 +356,13 @@ const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool 
         return NULL;
     if (first >= c->n_past + n_rows)
         return NULL;
-    if (again || !g->n_watched)
-        clear_scores(c);
+    /* However a chunk is cut into passes, its rows count together. */
+    bool begins = c->n_past >= g->hold || c->n_past <= g->hold - window;
+    bool full = begins && g->n_watched >= KV_VOTE_ROWS;
+    if (again || !g->n_watched || full) {
+        clear_votes(c);
+        g->n_watched = 0;
+    }
     g->watch.seq = seq;
     g->watch.n_pages = g->n_summed;
     g->watch.pos = (int32_t)first;
@@ -367,57 +382,64 @@ page_queries *kv_pager_queries(kv_cache *c)
 
 void kv_pager_watched(kv_cache *c, int32_t n_rows)
 {
-    c->pager->n_watched += n_rows;
+    kv_pager *g = c->pager;
+    g->n_watched = n_rows ? g->n_watched + c->n_past + n_rows - g->watch.pos : 0;
 }
 
-/* The votes of all sides, and their number; 0: none. */
+void kv_pager_get_votes(const kv_cache *c, uint64_t *to, int32_t n)
+{
+    const kv_pager *g = c->pager;
+    uint64_t *part = to;
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
+        device *d = c->dev[side];
+        if (!g->watch.votes[side])
+            continue;
+        d->download(d, part, g->watch.votes[side], (size_t)n * sizeof *part);
+        for (int32_t i = 0; part != to && i < n; i++)
+            to[i] += part[i];
+        part = g->votes + g->r.rules.n_pages;
+    }
+}
+
+/* On the first side that has any. */
+void kv_pager_set_votes(kv_cache *c, const uint64_t *votes, int32_t n)
+{
+    const kv_pager *g = c->pager;
+    clear_votes(c);
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
+        device *d = c->dev[side];
+        if (g->watch.votes[side]) {
+            d->upload(d, g->watch.votes[side], votes, (size_t)n * sizeof *votes);
+            return;
+        }
+    }
+}
+
+/* Reads the votes of all sides. Returns of how many pages; 0: there are none. */
 static int32_t read_votes(kv_cache *c)
 {
     kv_pager *g = c->pager;
-    int32_t n = g->watch.n_pages;
-    bool first = true;
-    if (!g->sums || !g->n_watched)
-        return 0;
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
-        device *d = c->dev[side];
-        float part[256];
-        if (g->watch.score[side] && first) { /* one wait for the device */
-            d->download(d, g->score, g->watch.score[side], (size_t)n * sizeof *g->score);
-            first = false;
-            continue;
-        }
-        for (int32_t i = 0; g->watch.score[side] && i < n; i += 256) {
-            int32_t k = n - i < 256 ? n - i : 256;
-            d->download(d, part, g->watch.score[side] + i, (size_t)k * sizeof *part);
-            for (int32_t j = 0; j < k; j++)
-                g->score[i + j] += part[j];
-        }
-    }
+    int32_t n = g->sums && g->n_watched ? g->watch.n_pages : 0;
+    if (n)
+        kv_pager_get_votes(c, g->votes, n);
     return n;
-}
-
-/* Scores of n pages take the place of votes, on the first side that has any. */
-static void write_votes(kv_cache *c, int32_t n)
-{
-    kv_pager *g = c->pager;
-    int64_t n_watched = g->n_watched;
-    int32_t side = 0;
-    clear_scores(c);
-    g->n_watched = n_watched;
-    while (!g->watch.score[side])
-        side++;
-    device *d = c->dev[side];
-    d->upload(d, g->watch.score[side], g->score, (size_t)n * sizeof *g->score);
 }
 
 status kv_pager_rescore_votes(kv_cache *c, err *e)
 {
     kv_pager *g = c->pager;
     int32_t n = g->queries.cap ? read_votes(c) : 0;
-    status st = n ? kv_rescore_votes(c, &g->queries, g->score, n, e) : OK;
+    status st = n ? kv_rescore_votes(c, &g->queries, g->votes, n, e) : OK;
     if (!st && n)
-        write_votes(c, n);
+        kv_pager_set_votes(c, g->votes, n);
     return st;
+}
+
+/* Pages that were looked at come before all others. */
+static float score_of(uint64_t votes)
+{
+    float x = (float)(votes & (KV_LOOKED - 1)) / (1 << PAGE_VOTE_BITS);
+    return votes & KV_LOOKED ? x : x > 0 ? -1 / x : -INFINITY;
 }
 
 /* Brings in the best pages by what was watched, or by what was given. */
@@ -429,6 +451,8 @@ static status reselect(kv_cache *c, err *e)
     g->wants_rescore = false;
     g->r.since = 0;
     int32_t n = g->n_given ? g->n_given : read_votes(c);
+    for (int32_t i = 0; !g->n_given && i < n; i++)
+        g->score[i] = score_of(g->votes[i]);
     g->n_given = 0;
     if (!n)
         return OK;

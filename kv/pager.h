@@ -42,7 +42,10 @@ typedef enum kv_policy {
 enum {
     KV_WATCH_ROWS = 8,    /* of a prompt: the last rows are watched */
     KV_WATCH_WINDOW = 64, /* the same, of KV_POLICY_SNAPKV */
-    KV_WATCH_TOKENS = 4   /* of an answer: the last ones before a reselection, a pass each */
+    KV_WATCH_TOKENS = 4,  /* of an answer: the last ones before a reselection, a pass each */
+    /* Votes stay below KV_LOOKED: fewer than 2^11 rows, 2^21 query heads, 2^PAGE_VOTE_BITS each. */
+    KV_VOTE_ROWS = 1024,                           /* then votes begin anew */
+    KV_VOTE_HEADS = (1 << 21) / PAGE_WATCH_HEADS   /* KV heads of all layers */
 };
 
 typedef struct kv_pager_want {
@@ -63,10 +66,11 @@ typedef struct kv_pager {
     int32_t n_summed;     /* pages 0 .. n_summed - 1 have a summary */
     page_watch watch;     /* its buffers */
     page_queries queries; /* kept for rescoring; cap 0: this pager never rescores */
-    size_t score_bytes, room_bytes[PASS_SIDES_MAX];
-    float *score;      /* [n_pages], of all sides together */
+    size_t vote_bytes, room_bytes[PASS_SIDES_MAX];
+    uint64_t *votes;   /* [2][n_pages]: of all sides together; of one side, while it is added */
+    float *score;      /* [n_pages]: by what a selection goes */
     int32_t n_given;   /* KV_POLICY_DRAFTER: pages whose scores were given for the next selection */
-    int64_t n_watched; /* rows watched since the last reselection */
+    int64_t n_watched; /* rows whose votes there are: since the last reselection */
     bool wants_rescore; /* the end of a prompt: select pages before the next pass */
     int64_t ready;      /* kv_pager_ready was called for the tokens below this position */
     int64_t hold;       /* no page moves before this position: a prompt's chunk ends there */
@@ -134,10 +138,14 @@ bool kv_pager_can_cut(const kv_cache *c, int64_t n);
 const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool again);
 /* Where such a pass of a prompt's end keeps its queries, for page_watch.keep; NULL: nowhere. */
 page_queries *kv_pager_queries(kv_cache *c);
-/* A pass that was watched has run. */
+/* A pass of n rows that was watched has run, and nothing was committed yet. 0: it has failed, and
+ * nobody knows what is in the votes. */
 void kv_pager_watched(kv_cache *c, int32_t n_rows);
 /* It has kept its queries: scores by them take the place of what was watched. Errors as
  * kv_rescore_votes. */
 status kv_pager_rescore_votes(kv_cache *c, err *e);
+/* The votes of the first n pages, of all devices together, are copied to `to`, or become those. */
+void kv_pager_get_votes(const kv_cache *c, uint64_t *to, int32_t n);
+void kv_pager_set_votes(kv_cache *c, const uint64_t *votes, int32_t n);
 
 #endif

@@ -8,11 +8,20 @@
 
 void kv_paging_free(kv_paging *s)
 {
-    for (int32_t side = 0; s && side < PASS_SIDES_MAX; side++)
-        mem_free(s->watched[side]);
-    if (s)
-        mem_free(s->page);
+    if (!s)
+        return;
+    mem_free(s->votes);
+    mem_free(s->page);
     mem_free(s);
+}
+
+/* Room for votes. */
+static bool take_votes(kv_paging *s, int32_t n)
+{
+    s->votes = mem_calloc((size_t)n + 1, sizeof *s->votes);
+    s->n_votes = n;
+    s->n_bytes += (size_t)n * sizeof *s->votes;
+    return s->votes;
 }
 
 /* The pager's rules, and pages for n tokens. */
@@ -43,7 +52,6 @@ kv_paging *kv_paging_new(const kv_cache *c)
 {
     const kv_pager *g = c->pager;
     kv_paging *s = paging_of(c, c->n_past);
-    size_t n_bytes = (size_t)pages_of(c->n_past) * sizeof(float);
     if (!s)
         return NULL;
     s->n_exact = g->n_exact;
@@ -63,17 +71,12 @@ kv_paging *kv_paging_new(const kv_cache *c)
                                       .scored = from->scored,
                                       .lost = residency_is_lost(&g->r, p)};
     }
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
-        if (!g->watch.score[side])
-            continue;
-        s->watched[side] = mem_alloc(n_bytes);
-        if (!s->watched[side]) {
-            kv_paging_free(s);
-            return NULL;
-        }
-        c->dev[side]->download(c->dev[side], s->watched[side], g->watch.score[side], n_bytes);
-        s->n_bytes += n_bytes;
+    if (!take_votes(s, g->sums && g->n_watched ? g->watch.n_pages : 0)) {
+        kv_paging_free(s);
+        return NULL;
     }
+    if (s->n_votes)
+        kv_pager_get_votes(c, s->votes, s->n_votes);
     return s;
 }
 
@@ -113,19 +116,18 @@ void kv_paging_apply(kv_cache *c, const kv_paging *s, int64_t n)
     g->renew = s->renew;
     g->r.for_good = s->for_good;
     g->n_summed = (int32_t)(n / KV_PAGE);
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
-        if (g->watch.score[side] && s->watched[side])
-            c->dev[side]->upload(c->dev[side], g->watch.score[side], s->watched[side],
-                                 (size_t)s->n_pages * sizeof(float));
+    g->watch.n_pages = s->n_votes;
+    if (g->sums && s->n_votes)
+        kv_pager_set_votes(c, s->votes, s->n_votes);
     c->n_past = n;
 }
 
 /* ---- As bytes ------------------------------------------------------------------------------
  *
- *     policy, pool, tau, rows_max, flags, sides   u32 each
+ *     policy, pool, tau, rows_max, flags, n_votes   u32 each
  *     n_exact, since, clock, n_watched, hold      u64 each
  *     of each page: used u64, score f32, flags u32
- *     of each side that has them: votes of each page, f32
+ *     of the first n_votes pages: votes u64
  */
 
 enum { HEAD_BYTES = 6 * 4 + 5 * 8, PAGE_BYTES = 16 };
@@ -152,23 +154,14 @@ uint64_t kv_pager_key(const kv_cache *c)
     return rules_key(c->pager->policy, r->pool, r->tau, r->rows_max);
 }
 
-static size_t packed_bytes(int32_t n_pages, uint32_t sides)
+static size_t packed_bytes(int32_t n_pages, uint32_t n_votes)
 {
-    size_t n = (size_t)n_pages * 4;
-    return HEAD_BYTES + (size_t)n_pages * PAGE_BYTES + n * (size_t)__builtin_popcount(sides);
-}
-
-static uint32_t sides_of(const kv_paging *s)
-{
-    uint32_t sides = 0;
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
-        sides |= (uint32_t)(s->watched[side] != NULL) << side;
-    return sides;
+    return HEAD_BYTES + (size_t)n_pages * PAGE_BYTES + (size_t)n_votes * 8;
 }
 
 size_t kv_paging_packed_bytes(const kv_paging *s)
 {
-    return packed_bytes(s->n_pages, sides_of(s));
+    return packed_bytes(s->n_pages, (uint32_t)s->n_votes);
 }
 
 static unsigned char *put(unsigned char *to, uint64_t v, int n)
@@ -201,7 +194,7 @@ void kv_paging_pack(const kv_paging *s, unsigned char *to)
                               (uint32_t)s->rows_max,
                               (s->wants_rescore ? WANTS_RESCORE : 0u) | (s->renew ? RENEW : 0u) |
                                   (s->for_good ? FOR_GOOD : 0u),
-                              sides_of(s)};
+                              (uint32_t)s->n_votes};
     const int64_t count[5] = {s->n_exact, s->since, s->clock, s->n_watched, s->hold};
     for (int i = 0; i < 6; i++)
         to = put(to, word[i], 4);
@@ -216,23 +209,22 @@ void kv_paging_pack(const kv_paging *s, unsigned char *to)
                      (x->scored ? SCORED : 0u) | (x->lost ? LOST : 0u),
                  4);
     }
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
-        for (int32_t p = 0; s->watched[side] && p < s->n_pages; p++)
-            to = put_f32(to, s->watched[side][p]);
+    for (int32_t p = 0; p < s->n_votes; p++)
+        to = put(to, s->votes[p], 8);
 }
 
-static const char *read_head(kv_paging *s, reader *r, int64_t n, uint32_t *sides)
+static const char *read_head(kv_paging *s, reader *r, int64_t n, uint32_t *n_votes)
 {
     uint32_t policy = rd_u32(r), pool = rd_u32(r), tau = rd_u32(r), rows = rd_u32(r),
              flags = rd_u32(r);
-    *sides = rd_u32(r);
+    *n_votes = rd_u32(r);
     s->n_exact = (int64_t)rd_u64(r);
     s->since = (int64_t)rd_u64(r);
     s->clock = (int64_t)rd_u64(r);
     s->n_watched = (int64_t)rd_u64(r);
     s->hold = (int64_t)rd_u64(r);
     if (policy > KV_POLICY_DRAFTER || !pool || pool > INT32_MAX || !tau || tau > INT32_MAX ||
-        !rows || rows > INT32_MAX || flags >= FLAGS || *sides >> PASS_SIDES_MAX)
+        !rows || rows > INT32_MAX || flags >= FLAGS || *n_votes > (uint32_t)s->n_pages)
         return "its pool of keys has impossible rules";
     s->policy = (kv_policy)policy;
     s->pool = (int32_t)pool;
@@ -274,31 +266,21 @@ kv_paging *kv_paging_unpack(const unsigned char *from, size_t n_bytes, int64_t n
 {
     reader r = reader_of(from, n_bytes);
     kv_paging *s = mem_calloc(1, sizeof *s);
-    uint32_t sides = 0;
+    uint32_t n_votes = 0;
     *why = NULL;
     if (!s)
         return NULL;
     s->n_pages = pages_of(n);
-    *why = n_bytes < HEAD_BYTES ? "the records of its pool are cut" : read_head(s, &r, n, &sides);
-    if (!*why && n_bytes != packed_bytes(s->n_pages, sides))
+    *why = n_bytes < HEAD_BYTES ? "the records of its pool are cut" : read_head(s, &r, n, &n_votes);
+    if (!*why && n_bytes != packed_bytes(s->n_pages, n_votes))
         *why = "the records of its pool are not as many as its pages";
     s->page = *why ? NULL : mem_calloc((size_t)s->n_pages, sizeof *s->page);
     s->n_bytes = sizeof *s + (size_t)s->n_pages * sizeof *s->page;
-    if (!s->page || (*why = read_pages(s, &r, n))) {
+    if (!s->page || (*why = read_pages(s, &r, n)) || !take_votes(s, (int32_t)n_votes)) {
         kv_paging_free(s);
         return NULL;
     }
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
-        if (!(sides >> side & 1))
-            continue;
-        s->watched[side] = mem_alloc((size_t)s->n_pages * sizeof(float));
-        s->n_bytes += (size_t)s->n_pages * sizeof(float);
-        if (!s->watched[side]) {
-            kv_paging_free(s);
-            return NULL;
-        }
-        for (int32_t p = 0; p < s->n_pages; p++)
-            s->watched[side][p] = f32_of(&r);
-    }
+    for (int32_t p = 0; p < s->n_votes; p++)
+        s->votes[p] = rd_u64(&r);
     return s;
 }

@@ -21,11 +21,12 @@ typedef struct kv_paging {
     /* Only pagers of the same rules go on alike. */
     kv_policy policy;
     int32_t pool, tau, rows_max;
-    int32_t n_pages; /* page[n_pages], watched[n_pages]: those of the tokens */
+    int32_t n_pages; /* page[n_pages]: those of the tokens */
+    int32_t n_votes; /* votes[n_votes]: of the first pages, by all devices together */
     int64_t n_exact, since, clock, n_watched, hold;
     bool wants_rescore, renew, for_good;
     kv_paging_page *page;
-    float *watched[PASS_SIDES_MAX]; /* NULL: nothing is watched on that side */
+    uint64_t *votes;
     size_t n_bytes;
 } kv_paging;
 

@@ -4,10 +4,10 @@
 #include "tests/test.h"
 
 enum { TOKENS = 3 * KV_PAGE + 5, N_PAGES = 4, HEAD = 6 * 4 + 5 * 8, PAGE = 16 };
-enum { N_BYTES = HEAD + N_PAGES * PAGE + N_PAGES * 4 };
+enum { N_VOTES = 3, N_BYTES = HEAD + N_PAGES * PAGE + N_VOTES * 8 };
 
 /* Every member is another number, and no two pages have the same flags. */
-static void fill(kv_paging *s, kv_paging_page *page, float *votes)
+static void fill(kv_paging *s, kv_paging_page *page, uint64_t *votes)
 {
     *s = (kv_paging){.policy = KV_POLICY_SNAPKV,
                      .pool = 3,
@@ -22,7 +22,8 @@ static void fill(kv_paging *s, kv_paging_page *page, float *votes)
                      .wants_rescore = true,
                      .for_good = true,
                      .page = page,
-                     .watched = {[1] = votes}};
+                     .n_votes = N_VOTES,
+                     .votes = votes};
     for (int32_t p = 0; p < N_PAGES; p++) {
         page[p] = (kv_paging_page){.used = 77 - p,
                                    .score = 0.5f + (float)p,
@@ -30,8 +31,9 @@ static void fill(kv_paging *s, kv_paging_page *page, float *votes)
                                    .pinned = p == 1,
                                    .scored = p == 2,
                                    .lost = p == 0};
-        votes[p] = -1.25f * (float)p;
     }
+    for (int32_t p = 0; p < N_VOTES; p++)
+        votes[p] = UINT64_C(0xf123456789abcdef) - (uint64_t)p;
 }
 
 static void check_same(const kv_paging *a, const kv_paging *b)
@@ -48,18 +50,15 @@ static void check_same(const kv_paging *a, const kv_paging *b)
                       x->pinned == y->pinned && x->scored == y->scored && x->lost == y->lost,
                   "page %d", p);
     }
-    for (int side = 0; side < PASS_SIDES_MAX; side++) {
-        CHECK(!a->watched[side] == !b->watched[side]);
-        CHECK(!a->watched[side] ||
-              !memcmp(a->watched[side], b->watched[side], (size_t)a->n_pages * sizeof(float)));
-    }
+    CHECK(a->n_votes == b->n_votes);
+    CHECK(!memcmp(a->votes, b->votes, (size_t)a->n_votes * sizeof *a->votes));
 }
 
 TEST(records_of_a_pager_come_back_from_bytes)
 {
     kv_paging s;
     kv_paging_page page[N_PAGES];
-    float votes[N_PAGES];
+    uint64_t votes[N_VOTES];
     unsigned char bytes[N_BYTES];
     const char *why;
     fill(&s, page, votes);
@@ -74,7 +73,7 @@ TEST(records_of_a_pager_come_back_from_bytes)
         CHECK_MSG(t && !why, "%s", why ? why : "no memory");
         check_same(&s, t);
         CHECK_EQ(kv_paging_key(t), kv_paging_key(&s));
-        CHECK_EQ(t->n_bytes, sizeof *t + N_PAGES * (sizeof *t->page + sizeof(float)));
+        CHECK_EQ(t->n_bytes, sizeof *t + N_PAGES * sizeof *t->page + N_VOTES * sizeof(uint64_t));
         kv_paging_free(t);
     }
 }
@@ -120,9 +119,10 @@ TEST(records_of_a_pager_that_cannot_be_are_refused)
         {16, 4, 8, rules},
         {16, 4, 7, NULL},
         {16, 4, 1u << 31, rules},
-        {20, 4, 1u << PASS_SIDES_MAX, rules},
+        {20, 4, N_PAGES + 1, rules},
+        {20, 4, 1u << 31, rules},
         {20, 4, 0, many},
-        {20, 4, 3, many},
+        {20, 4, N_PAGES, many},
         {EXACT, 8, UINT64_MAX, counts},
         {EXACT, 8, 0, NULL},
         {EXACT, 8, TOKENS, NULL},
@@ -160,7 +160,7 @@ TEST(records_of_a_pager_that_cannot_be_are_refused)
     };
     kv_paging s;
     kv_paging_page page[N_PAGES];
-    float votes[N_PAGES];
+    uint64_t votes[N_VOTES];
     unsigned char bytes[N_BYTES];
     const char *why;
     fill(&s, page, votes);
@@ -197,7 +197,7 @@ TEST(records_of_a_pager_without_memory)
 {
     kv_paging s;
     kv_paging_page page[N_PAGES];
-    float votes[N_PAGES];
+    uint64_t votes[N_VOTES];
     unsigned char bytes[N_BYTES];
     fill(&s, page, votes);
     kv_paging_pack(&s, bytes);

@@ -298,13 +298,13 @@ static void swap(int32_t *a, int32_t *b)
 }
 
 /* More votes; of equal ones the younger page. */
-static bool is_better(const float *votes, int32_t a, int32_t b)
+static bool is_better(const uint64_t *votes, int32_t a, int32_t b)
 {
     return votes[a] != votes[b] ? votes[a] > votes[b] : a > b;
 }
 
 /* Puts the `first` best of n pages first, in any order (C. A. R. Hoare, "Find", 1961). */
-static void part_pages(int32_t *page, int32_t n, int32_t first, const float *votes)
+static void part_pages(int32_t *page, int32_t n, int32_t first, const uint64_t *votes)
 {
     int32_t lo = 0, hi = n - 1;
     while (lo < hi && first > lo && first <= hi) {
@@ -333,7 +333,7 @@ static int by_number(const void *a, const void *b)
 
 /* Adds to k->page those of the pages with the most votes that are away. Returns the number of pages
  * in k->page then. */
-static int32_t list_absent(const rescore_run *r, const float *votes, int32_t n_pages)
+static int32_t list_absent(const rescore_run *r, const uint64_t *votes, int32_t n_pages)
 {
     const kv_pager *g = r->c->pager;
     kv_rescore *k = r->k;
@@ -350,9 +350,9 @@ static int32_t list_absent(const rescore_run *r, const float *votes, int32_t n_p
     return n;
 }
 
-/* Adds to score[page] each query's share of attention, for the rescored pages: a softmax
+/* Adds to votes[page] each query's share of attention, for the rescored pages: a softmax
  * over these pages for each query of the side. */
-static void add_shares(const rescore_run *r, const rescore_side *s, float *score)
+static void add_shares(const rescore_run *r, const rescore_side *s, uint64_t *votes)
 {
     float *top = r->k->top, *sum = r->k->sum;
     int32_t n_q = 0;
@@ -377,14 +377,14 @@ static void add_shares(const rescore_run *r, const rescore_side *s, float *score
     }
     for (int32_t i = 0; i < r->n; i++) {
         const float *x = s->share + (size_t)i * (size_t)s->n_queries;
-        double all = 0;
         for (int32_t j = 0; j < n_q; j++)
-            all += sum[j] > 0 ? x[j] / sum[j] : 0;
-        score[r->k->page[i]] += (float)all;
+            votes[r->k->page[i]] +=
+                sum[j] > 0 ? (uint64_t)(x[j] / sum[j] * (1 << PAGE_VOTE_BITS)) : 0;
     }
 }
 
-status kv_rescore_votes(kv_cache *c, const page_queries *q, float *votes, int32_t n, err *e)
+status kv_rescore_votes(kv_cache *c, const page_queries *q, uint64_t *votes, int32_t n,
+                        err *e)
 {
     rescore_run r = {.c = c, .k = c->pool->rescore, .q = q};
     status st;
@@ -393,10 +393,8 @@ status kv_rescore_votes(kv_cache *c, const page_queries *q, float *votes, int32_
     score_resident(&r, n);
     if ((st = score_absent(&r, list_absent(&r, votes, n), e)))
         return st;
-    for (int32_t p = 0; p < n; p++) /* others: below 0, in the order of their votes */
-        votes[p] = votes[p] > 0 ? -1 / votes[p] : -INFINITY;
     for (int32_t i = 0; i < r.n; i++)
-        votes[r.k->page[i]] = 0;
+        votes[r.k->page[i]] = KV_LOOKED;
     for (int32_t i = 0; i < PASS_SIDES_MAX; i++)
         if (r.k->side[i].d)
             add_shares(&r, &r.k->side[i], votes);

@@ -29,6 +29,9 @@ enum {
     KV_RESCORE_STAGED = 32 /* pages that the stage holds */
 };
 
+/* Added to the shares of a rescored page: more than any votes (pager.h). */
+#define KV_LOOKED ((uint64_t)1 << 62)
+
 typedef struct kv_rescore kv_rescore;
 
 /* Opens the pool's stage, for caches with at most n_resident pages in the pool. query: [sides] the
@@ -45,9 +48,11 @@ status kv_queries_open(page_queries *q, const kv_cache *c, const page_query_size
 void kv_queries_close(page_queries *q, const kv_cache *c); /* safe on a zeroed one */
 uint64_t kv_queries_bytes(const page_query_size *query);   /* of one side */
 
-/* Replaces votes[n], the votes of c's first n pages, by scores. q: the queries that c's pager kept
+/* Of votes[n], those of c's first n pages, rescored pages get the sum of their shares, in votes, and
+ * KV_LOOKED; the others stay. q: the queries that c's pager kept
  * in the pass of those votes. E_IO, E_FORMAT: a copy in the file cannot be read; votes is then of
  * no use. */
-status kv_rescore_votes(kv_cache *c, const page_queries *q, float *votes, int32_t n, err *e);
+status kv_rescore_votes(kv_cache *c, const page_queries *q, uint64_t *votes, int32_t n,
+                        err *e);
 
 #endif

@@ -114,7 +114,7 @@ TEST(kv_bytes_of_a_pool)
     CHECK_EQ(dims, 81920 / 4);
     double rooms = q.layers * 4.0 * (double)page_watch_room(PAGES, 512);
     double scored = (double)kv_pager_bytes(&l, KV_POLICY_SCORED, PASS_MAIN);
-    CHECK_EQ(scored - rooms - PAGES * 4.0, (2 + 2 * 2 / 128.0) * (double)dims * PAGES);
+    CHECK_EQ(scored - rooms - PAGES * 8.0, (2 + 2 * 2 / 128.0) * (double)dims * PAGES);
     double pool = 81920.0 * POOL + scored + (double)kv_rescore_bytes(&l, &q, PASS_MAIN) +
                   (double)kv_queries_bytes(&q);
     printf("%.1f MiB whole, %.1f MiB with a pool: 1/%.2f\n", 81920.0 * N_CTX * 0x1p-20,

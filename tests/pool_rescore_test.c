@@ -68,7 +68,13 @@ static void expect(device *ref, kv_cache *c, const bool *looked, int32_t n, scor
     }
 }
 
-static void check_scores(const kv_cache *c, const float *got, const bool *looked, int32_t n,
+/* What the votes say of a page that was looked at. */
+static double score_of(uint64_t votes)
+{
+    return (double)(votes % KV_LOOKED) / (1 << PAGE_VOTE_BITS);
+}
+
+static void check_scores(const kv_cache *c, const uint64_t *got, const bool *looked, int32_t n,
                          const scores *want)
 {
     const kv_pager *g = c->pager;
@@ -79,10 +85,10 @@ static void check_scores(const kv_cache *c, const float *got, const bool *looked
         CHECK(looked[p] || !resident);
         n_looked += looked[p];
         n_paged_out += looked[p] && !resident;
-        sum += looked[p] ? got[p] : 0;
-        CHECK_MSG(!looked[p] || fabs(got[p] - want->of[p]) <= 2e-3 * want->n_queries / n,
-                  "page %d has %g of %d queries, expected %g", p, (double)got[p], want->n_queries,
-                  want->of[p]);
+        sum += looked[p] ? score_of(got[p]) : 0;
+        CHECK_MSG(!looked[p] || fabs(score_of(got[p]) - want->of[p]) <= 2e-3 * want->n_queries / n,
+                  "page %d has %g of %d queries, expected %g", p, score_of(got[p]),
+                  want->n_queries, want->of[p]);
     }
     CHECK_NEAR(sum, want->n_queries, 1e-3 * want->n_queries);
     CHECK(n_looked < n && n_paged_out > 0 &&
@@ -90,32 +96,32 @@ static void check_scores(const kv_cache *c, const float *got, const bool *looked
 }
 
 /* No page that may leave has a lower score than one that is away. */
-static void check_choice(const kv_cache *c, const float *score, int32_t n)
+static void check_choice(const kv_cache *c, const uint64_t *score, int32_t n)
 {
     const residency *r = &c->pager->r;
-    float worst = INFINITY;
+    uint64_t worst = UINT64_MAX;
     for (int32_t p = 0; p < n; p++)
         if (r->page[p].place >= 0 && !residency_is_protected(r, p) && score[p] < worst)
             worst = score[p];
     for (int32_t p = 0; p < n; p++)
         CHECK_MSG(r->page[p].place >= 0 || score[p] <= worst, "page %d is away with %g", p,
-                  (double)score[p]);
+                  score_of(score[p]));
 }
 
 /* Of pages that are away, a quarter is rescored: those with the most votes. */
 static void check_quarter(kv_cache *c, int32_t n)
 {
     const kv_pager *g = c->pager;
-    float votes[PAGES_MOST];
+    uint64_t votes[PAGES_MOST];
     err e = {0};
     n -= n % KV_RESCORE_PART;
     for (int32_t p = 0; p < n; p++)
-        votes[p] = g->r.page[p].place >= 0 ? 0 : 1 + (float)p;
+        votes[p] = g->r.page[p].place >= 0 ? 0 : 1 + (uint64_t)p;
     CHECK_OK(kv_rescore_votes(c, &g->queries, votes, n, &e), e);
     for (int32_t p = n - 1, n_paged_out = 0; p >= 0; p--)
         if (g->r.page[p].place < 0)
-            CHECK_MSG((votes[p] >= 0) == (n_paged_out++ < n / KV_RESCORE_PART), "page %d has %g", p,
-                      (double)votes[p]);
+            CHECK_MSG((votes[p] >= KV_LOOKED) == (n_paged_out++ < n / KV_RESCORE_PART),
+                      "page %d has %g", p, score_of(votes[p]));
 }
 
 /* A prompt of n tokens, whose last `rows` look. */
@@ -145,13 +151,13 @@ static void rescore(const carat_session_options *o, carat_model *m, int32_t n, i
     CHECK_EQ(c->n_past, n - rows);
     int32_t n_pages = g->n_summed;
     bool looked[PAGES_MOST];
-    float got[PAGES_MOST];
+    uint64_t got[PAGES_MOST];
     CHECK(n_pages <= PAGES_MOST && g->queries.n == g->queries.cap);
     for (int32_t i = 0; i < g->queries.n; i++) /* the last layer too */
         CHECK_EQ(g->queries.at[i].q.rows, rows < KV_RESCORE_ROWS ? rows : KV_RESCORE_ROWS);
     for (int32_t p = 0; p < n_pages; p++) {
-        got[p] = g->watch.score[PASS_MAIN][p];
-        looked[p] = got[p] >= 0;
+        got[p] = g->watch.votes[PASS_MAIN][p];
+        looked[p] = got[p] >= KV_LOOKED;
     }
     expect(ref, c, looked, n_pages, &want);
     check_scores(c, got, looked, n_pages, &want);

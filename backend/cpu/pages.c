@@ -161,7 +161,7 @@ static void watch_task(void *arg, int32_t chunk, int32_t thread)
     }
 }
 
-/* The soft max of one query over all pages. */
+/* The votes of one query for all pages: not yet whole numbers. */
 static void watch_share(void *arg, int32_t iq, int32_t thread)
 {
     (void)thread;
@@ -171,10 +171,10 @@ static void watch_share(void *arg, int32_t iq, int32_t thread)
     for (int32_t i = 0; i < n; i++)
         x[i] = x[i] < INFINITY ? x[i] : -INFINITY; /* a NaN too */
     float sum = j->k->softmax(x, n, &top);
-    j->k->scale(x, sum > 0 ? 1.0f / sum : 0.0f, n);
+    j->k->scale(x, sum > 0 ? (float)(1u << PAGE_VOTE_BITS) / sum : 0.0f, n);
 }
 
-static void watch_row(watch_job *j, pool *threads, const float *q, float scale, float *score)
+static void watch_row(watch_job *j, pool *threads, const float *q, float scale, uint64_t *votes)
 {
     int32_t n = j->w->n_pages, dim = j->kv->head_dim;
     for (int32_t i = 0; i < j->group; i++) {
@@ -188,8 +188,11 @@ static void watch_row(watch_job *j, pool *threads, const float *q, float scale, 
     }
     pool_run(threads, (n + PAGES_PER_TASK - 1) / PAGES_PER_TASK, watch_task, j);
     pool_run(threads, j->group, watch_share, j);
-    for (int32_t i = 0; i < j->group; i++)
-        j->k->add(score, score, j->room + (size_t)i * (size_t)n, n);
+    for (int32_t iq = 0; iq < j->group; iq++) {
+        const float *x = j->room + (size_t)iq * (size_t)n;
+        for (int32_t i = 0; i < n; i++)
+            votes[i] += (uint64_t)(x[i] > 0 ? (int32_t)x[i] : 0); /* a NaN is no vote */
+    }
 }
 
 void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
@@ -211,7 +214,7 @@ void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_
         for (j.head = 0; j.head < kv->n_head_kv && rs->seq[r] == w->seq && rs->pos[r] >= w->pos;
              j.head++)
             watch_row(&j, c->pool, mat_row(q, r) + (size_t)(j.head * group) * dim, scale,
-                      w->score[p->here]);
+                      w->votes[p->here]);
 }
 
 /* ---- Looking at pages ---------------------------------------------------------------------- */

@@ -132,8 +132,8 @@ static double judge(const page_sums *s, const kv_view *v, int32_t head, int32_t 
 }
 
 /* One row and head of a watch. */
-static void watch_query(const page_watch *w, const kv_view *kv, float *score, const float *query,
-                        float scale, int32_t g)
+static void watch_query(const page_watch *w, const kv_view *kv, uint64_t *votes,
+                        const float *query, float scale, int32_t g)
 {
     float q[PAGE_SUM_DIM_MAX];
     const page_sums *s = &w->sums[kv->id];
@@ -151,7 +151,7 @@ static void watch_query(const page_watch *w, const kv_view *kv, float *score, co
             else if (walk == 1)
                 total += exp(x - top);
             else
-                score[i] += (float)(exp(x - top) / total);
+                votes[i] += (uint64_t)(exp(x - top) / total * (1 << PAGE_VOTE_BITS));
         }
 }
 
@@ -160,7 +160,7 @@ void cpu_ref_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const p
     const rowset *rs = p->rows;
     for (int32_t r = 0; r < q.rows; r++)
         for (int32_t h = 0; h < q.heads && rs->seq[r] == w->seq && rs->pos[r] >= w->pos; h++)
-            watch_query(w, kv, w->score[p->here], mat_row(q, r) + (size_t)h * (size_t)q.cols, scale,
+            watch_query(w, kv, w->votes[p->here], mat_row(q, r) + (size_t)h * (size_t)q.cols, scale,
                         h / (q.heads / kv->n_head_kv));
 }
 

@@ -52,7 +52,7 @@ typedef struct row_run {
     int32_t first, n;
 } row_run;
 typedef struct watched_rows {
-    const void *sums, *score, *room;
+    const void *sums, *votes, *room;
     row_run all, out; /* of st->all, of st->out */
 } watched_rows;
 

@@ -36,7 +36,7 @@ static bool same_run(row_run a, row_run b)
 
 static bool same_watch(const watched_rows *a, const watched_rows *b)
 {
-    return a->sums == b->sums && a->score == b->score && a->room == b->room &&
+    return a->sums == b->sums && a->votes == b->votes && a->room == b->room &&
            same_run(a->all, b->all) && same_run(a->out, b->out);
 }
 
@@ -101,6 +101,17 @@ static void show_stats(cuda_device *c, const graph_slot *s, const step *st)
     }
 }
 
+/* What is not recorded of a watch. Of ranks on every device, and the recording comes behind it. */
+static void show_watches(cuda_device *c, pass *p)
+{
+    cuda_show_watch(c, p);
+    for (int32_t i = 1; p->n_watch && p->joined && i < p->n_sides; i++) {
+        cuda_show_watch(cuda_select(p->side[i].dev), p);
+        cuda_follow(&c->dev, p->side[i].dev);
+    }
+    cuda_select(&c->dev);
+}
+
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
 {
     cuda_device *c = cuda_select(d);
@@ -127,7 +138,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         return false;
     if (!cuda_skip_key(c, st, &k))
         return false;
-    cuda_show_watch(c, p);
+    show_watches(c, p);
     graph_slot *s = slot_of(c, &k);
     bool seen = s->used != 0;
     s->used = ++c->graph_clock;

@@ -35,7 +35,7 @@ typedef struct scores_rig {
     kv_page *table[2];
     page_sums sums[2];
     page_watch watch[2];
-    size_t store_bytes, sum_bytes, score_bytes, room_bytes;
+    size_t store_bytes, sum_bytes, vote_bytes, room_bytes;
 } scores_rig;
 
 static const char *shape_of(const scores_case *a)
@@ -101,7 +101,7 @@ static bool open_scores(scores_rig *x)
         return false;
     size_t n = (size_t)HEADS * POOL * KV_PAGE * (size_t)a->d;
     x->store_bytes = (size_t)HEADS * POOL * KV_PAGE * row;
-    x->score_bytes = ROWS * sizeof(float);
+    x->vote_bytes = ROWS * sizeof(uint64_t);
     x->room_bytes = page_watch_room(ROWS, a->d) * sizeof(float);
     void *store = mem_alloc(x->store_bytes);
     float *values = draw(g, n, 1.0);
@@ -142,9 +142,9 @@ static bool open_scores(scores_rig *x)
         x->watch[k] = (page_watch){.seq = a->two_seqs ? 1 : 0,
                                    .n_pages = PAGES,
                                    .sums = &x->sums[k],
-                                   .score = {d->alloc(d, x->score_bytes)},
+                                   .votes = {d->alloc(d, x->vote_bytes)},
                                    .room = {d->alloc(d, x->room_bytes)}};
-        if (!x->base[k].k || !x->table[k] || !x->sums[k].at || !x->watch[k].score[0] ||
+        if (!x->base[k].k || !x->table[k] || !x->sums[k].at || !x->watch[k].votes[0] ||
             !x->watch[k].room[0])
             return false;
     }
@@ -156,7 +156,7 @@ static void close_scores(scores_rig *x)
     for (int k = 0; k < 2; k++) {
         device *d = k ? x->g->gpu : x->g->ref;
         d->release(d, x->sums[k].at, x->sum_bytes);
-        d->release(d, x->watch[k].score[0], x->score_bytes);
+        d->release(d, x->watch[k].votes[0], x->vote_bytes);
         d->release(d, x->watch[k].room[0], x->room_bytes);
     }
     x->g->gpu->release(x->g->gpu, x->base[1].k, x->store_bytes);
@@ -231,11 +231,11 @@ static void check_sums(scores_rig *x)
     mem_free(got.at);
 }
 
-static double compare_scores(const scores_rig *x, const float *got)
+static double compare_votes(const scores_rig *x, const uint64_t *got)
 {
     double diff = 0, sum = 0;
     for (int32_t i = 0; i < ROWS; i++) {
-        double a = x->watch[0].score[0][i], b = got[i];
+        double a = (double)x->watch[0].votes[0][i], b = (double)got[i];
         diff += (a - b) * (a - b);
         sum += a * a;
     }
@@ -252,7 +252,7 @@ static void check_scores(scores_rig *x)
     mat q[2];
     int32_t heads = a->group * HEADS, n = a->rows + a->two_seqs;
     float *values = draw(g, (size_t)n * (size_t)heads * (size_t)a->d, 1.0);
-    float got[2][ROWS];
+    uint64_t got[2][ROWS];
     chain_init(&c, n, 100, 0);
     c.st.n_seqs = a->two_seqs ? 2 : 1;
     c.st.kv = x->base;
@@ -266,19 +266,19 @@ static void check_scores(scores_rig *x)
             device *d = k ? g->gpu : g->ref;
             pass *p = k ? &b.gpu : &b.ref;
             x->watch[k].pos = c.pos[n - a->watched];
-            d->clear(d, x->watch[k].score[0], x->score_bytes);
+            d->clear(d, x->watch[k].votes[0], x->vote_bytes);
             p->watch = &x->watch[k];
             p->n_watch = 1;
             d->op->watch_pages(p, q[k], &x->view[k], scale, &x->watch[k]);
             d->op->watch_pages(p, q[k], &x->view[k], scale, &x->watch[k]); /* scores are added */
             pass_end(p);
         }
-        g->gpu->download(g->gpu, got[turn], x->watch[1].score[0], x->score_bytes);
+        g->gpu->download(g->gpu, got[turn], x->watch[1].votes[0], x->vote_bytes);
     }
     if (pass_failed(&b.gpu))
         failed(g, "page scores", b.gpu.e.text);
     verdict(g, "page scores", text("%s, %d of %d rows", shape_of(a), a->watched, n),
-            compare_scores(x, got[0]), 1e-9);
+            compare_votes(x, got[0]), 1e-9);
     verdict(g, "page scores", "again", memcmp(got[0], got[1], sizeof got[0]) != 0, 0);
     mem_free(values);
 }

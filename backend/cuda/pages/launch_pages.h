@@ -53,14 +53,14 @@ typedef struct sums_args {
 void cu_sum_pages(cudaStream_t s, sums_args a);
 /* page_watch: a pass keeps the queries of its layers, and asks all of them at once.
  * A job has the queries of n rows and of n_kv KV heads from head_kv0 on: PAGE_QUERIES at most. */
-enum { PAGE_QUERIES = 64, WATCH_JOBS = 64 };
+enum { PAGE_QUERIES = 64, WATCH_JOBS = 64, PAGE_VOTE = 30 };
 typedef struct watch_job {
     const void *sums;
     const uint32_t *scales;
     float *room;    /* [PAGE_QUERIES][n_pages] */
     float *stats;   /* [PAGE_QUERIES][2] */
     float *queries; /* as cu_keep_queries leaves them */
-    float *score;   /* [n_pages]: shares are added */
+    unsigned long long *votes; /* [n_pages]: shares are added */
     int16_t watch;  /* its number of pages is n_pages[watch] */
     int16_t head_kv0, n_kv, n;
 } watch_job;
@@ -69,7 +69,7 @@ typedef struct watch_args {
     int32_t head_dim, group;
     int32_t n_rows, parts; /* of sums; n_rows is the most pages */
     int32_t n_jobs;
-    watch_job job[WATCH_JOBS]; /* scores are added in this order */
+    watch_job job[WATCH_JOBS];
 } watch_args;
 /* Queries of n rows from row0 on to [n][n_kv][group][head_dim], as keys are stored, and scaled. */
 typedef struct query_args {

@@ -1,7 +1,7 @@
 /* page_ops.c - summaries of pages of keys, and how much queries attend to each page.
  *
  *     layer 0 .. layer 1 .. layer 2 ..            | end of the pass
- *      queries    queries    queries -> job 2     |   products, shares, scores of all jobs
+ *      queries    queries    queries -> job 2     |   products, shares, votes of all jobs
  *
  * A layer's queries are kept, and all layers are asked in three launches: one layer alone has too
  * few blocks to hide how long its launches and its reads take. The rows of a watch are neighbours,
@@ -15,6 +15,7 @@
 
 _Static_assert((int)PAGE_QUERIES == (int)PAGE_WATCH_HEADS,
                "page_watch_room is for so many queries");
+_Static_assert((int)PAGE_VOTE == (int)PAGE_VOTE_BITS, "votes are those of page_watch");
 _Static_assert((int)SUM_GROUP == (int)PAGE_SUM_GROUP, "scales are those of page_sums");
 
 void cuda_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
@@ -74,7 +75,7 @@ bool cuda_watched_rows(const pass *p, watched_rows *to)
     if (p->n_watch != 1)
         return false;
     *to = (watched_rows){.sums = w->sums,
-                         .score = w->score[p->here],
+                         .votes = w->votes[p->here],
                          .room = w->room[p->here],
                          .all = next_run(&st->all, w, 0),
                          .out = next_run(&st->out, w, 0)};
@@ -117,7 +118,7 @@ static watch_job *new_job(cuda_device *c, pass *p, const watch_args *shape, cons
     size_t room = page_watch_room(shape->n_rows, shape->head_dim);
     watch_args *a = &c->watch;
     for (int32_t i = 0; i < a->n_jobs; i++)
-        used += a->job[i].score == w->score[p->here];
+        used += a->job[i].watch == w - p->watch;
     if (a->n_jobs == WATCH_JOBS || used == n_rooms || !same_shape(a, shape)) {
         cuda_ask_pages(c, p);
         used = 0;
@@ -130,7 +131,7 @@ static watch_job *new_job(cuda_device *c, pass *p, const watch_args *shape, cons
     *j = (watch_job){.room = at,
                      .stats = stats,
                      .queries = stats + 2 * PAGE_QUERIES,
-                     .score = w->score[p->here],
+                     .votes = (unsigned long long *)w->votes[p->here],
                      .watch = (int16_t)(w - p->watch)};
     return j;
 }

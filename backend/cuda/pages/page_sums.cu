@@ -6,7 +6,7 @@
  *     summaries  page 0 | page 1 | ..            ->  room[query][page]: bounds of products
  *     room       query 0: .......                ->  its largest, and the sum of exponentials
  *                query 1: .......
- *                         | sum over queries     ->  score[page] += shares of all queries
+ *                         | sum over queries     ->  votes[page] += shares of all queries
  *
  * Summaries: a thread has a dim and goes over the keys in order of position. Bounds follow from the
  * smallest and largest stored values by the operations of the host, so two streams give the bits of
@@ -16,11 +16,13 @@
  * queries, which lie in shared memory; so a summary is read and unpacked once for all rows and
  * heads of a job. Meanwhile the warp's next summaries are on their way. The layers of a pass are
  * jobs of one launch: one after the other, each would have too few blocks to hide how long memory
- * takes. Queries are added in a fixed order, so scores are the same on every run.
+ * takes. Votes are whole numbers, so they are the same on every run, and on any number of GPUs.
  */
 #include "backend/cuda/attend/keys.cuh"
 #include "backend/cuda/pages/launch_pages.h"
 #include "backend/cuda/pages/warp_sums.cuh"
+
+constexpr float VOTE = 1u << PAGE_VOTE; /* a query's whole vote */
 
 /* ---- Summaries ----------------------------------------------------------------------------- */
 
@@ -392,7 +394,7 @@ template <int N, bool HALF> __global__ void __launch_bounds__(THREADS, 2) watch_
 
 /* ---- Shares -------------------------------------------------------------------------------- */
 
-/* The largest value of each query, and the reciprocal of its sum of exponentials, behind the room.
+/* The largest value of each query, and a whole vote over its sum of exponentials, behind the room.
  * grid:   query x job; blocks beyond the queries exit
  * shared: a word per warp
  * bound:  latency */
@@ -422,70 +424,41 @@ __global__ void __launch_bounds__(THREADS) watch_top_kernel(watch_args a)
     if (threadIdx.x == 0) {
         float *to = job.stats + 2 * blockIdx.x;
         to[0] = top;
-        to[1] = top > -INFINITY ? 1.0f / sum : 0;
+        to[1] = top > -INFINITY ? VOTE / sum : 0;
     }
 }
 
-/* The next job from i on that adds to `score`; n_jobs if there is none. */
-DEV int next_job(const watch_args &a, int i, const float *score)
+/* votes[page] += exp(room - top) / sum of each query, in whole numbers, so no order counts
+ * grid:   32 pages x job; a warp has every WARPS-th query
+ * shared: a sum per warp and page
+ * bound:  latency */
+__global__ void __launch_bounds__(THREADS) watch_add_kernel(watch_args a)
 {
-    while (i < a.n_jobs && a.job[i].score != score)
-        i++;
-    return i;
-}
-
-/* Shares of a job's queries in the 32 pages from that of lane 0 on, by WARPS warps. */
-DEV void make_shares(float (*share)[32], const watch_args &a, int i, int page, int n_pages)
-{
-    int warp = (int)threadIdx.x >> 5, lane = lane_id();
-    bool there = i < a.n_jobs;
-    const watch_job &job = a.job[there ? i : 0];
-    int n = there ? job.n * job.n_kv * a.group : 0;
+    __shared__ unsigned long long sums[WARPS][32];
+    const watch_job &job = a.job[blockIdx.y];
+    int warp = (int)threadIdx.x >> 5, lane = lane_id(), n = job.n * job.n_kv * a.group;
+    unsigned long long votes = 0;
+    grid_trigger();
+    grid_wait();
+    int n_pages = a.n_pages[job.watch], page = (int)blockIdx.x * 32 + lane;
+    if ((int)blockIdx.x * 32 >= n_pages)
+        return;
 #pragma unroll
     for (int j = 0; j < PAGE_QUERIES / WARPS; j++) {
         int k = warp + j * WARPS;
-        float2 s = make_float2(0, 0);
-        float x = 0;
         if (k < n && page < n_pages) {
-            s = *(const float2 *)(job.stats + 2 * k);
-            x = job.room[(size_t)k * n_pages + page];
+            float2 s = *(const float2 *)(job.stats + 2 * k);
+            float x = job.room[(size_t)k * n_pages + page];
+            votes += s.y > 0 ? (uint32_t)mul_rn(expf(x - s.x), s.y) : 0;
         }
-        share[k][lane] = s.y > 0 ? mul_rn(expf(x - s.x), s.y) : 0;
     }
-}
-
-/* score[page] += sum over queries of exp(room - top) / sum, in their order, of all jobs of a watch
- * grid:   32 pages x job; a block goes on with the later jobs of its watch; others exit
- * shared: the shares of the queries of two jobs, twice: WARPS warps make them, another one adds
- * bound:  latency: 16 reads of a thread in flight */
-__global__ void __launch_bounds__(THREADS + 32) watch_add_kernel(watch_args a)
-{
-    __shared__ float share[2][2 * PAGE_QUERIES][32];
-    int first = (int)blockIdx.y, warp = (int)threadIdx.x >> 5, lane = lane_id(), turn = 0;
-    float *to = a.job[first].score;
-    grid_trigger();
-    grid_wait();
-    int n_pages = a.n_pages[a.job[first].watch], page = (int)blockIdx.x * 32 + lane;
-    if (next_job(a, 0, to) < first || (int)blockIdx.x * 32 >= n_pages)
+    sums[warp][lane] = votes;
+    __syncthreads();
+    if (warp > 0 || page >= n_pages)
         return;
-    bool adds = warp == WARPS && page < n_pages;
-    float score = adds ? to[page] : 0;
-    for (int i = first; i < a.n_jobs; turn ^= 1) {
-        int second = next_job(a, i + 1, to);
-        if (warp < WARPS) {
-            make_shares(share[turn], a, i, page, n_pages);
-            make_shares(share[turn] + PAGE_QUERIES, a, second, page, n_pages);
-        }
-        __syncthreads(); /* also: the shares that the next turn overwrites have been added */
-        if (warp == WARPS) {
-#pragma unroll 16
-            for (int k = 0; k < 2 * PAGE_QUERIES; k++) /* zeros behind a job's queries */
-                score += share[turn][k][lane];
-        }
-        i = next_job(a, second + 1, to);
-    }
-    if (adds)
-        to[page] = score;
+    for (int w = 1; w < WARPS; w++)
+        votes += sums[w][lane];
+    atomicAdd(&job.votes[page], votes);
 }
 
 template <int N, bool HALF> static void watch(cudaStream_t s, const watch_args &a)
@@ -514,5 +487,5 @@ extern "C" void cu_watch_pages(cudaStream_t s, const watch_args *args)
         watch<4, false>(s, a);
     LAUNCH(watch_top_kernel, dim3(PAGE_QUERIES, (unsigned)a.n_jobs), dim3(THREADS), 0, s, a);
     LAUNCH(watch_add_kernel, dim3((unsigned)((a.n_rows + 31) / 32), (unsigned)a.n_jobs),
-           dim3(THREADS + 32), 0, s, a);
+           dim3(THREADS), 0, s, a);
 }
