@@ -21,6 +21,8 @@ static const double loss = 0.2;
 static const double dearest = 3; /* and a row at most so many times what it takes in a whole part */
 /* Where the gap is lost all the same, rows that take so much more time at most come along. */
 static const double nearly_free = 1.25;
+/* What cutting must leave of the gap times the time of everything. */
+static const double clear_gain = 0.9;
 static const double fading = 1.0 / 512; /* of the sums of times, with each pass */
 static const double away = 0.5;          /* octaves of width within which passes count */
 static const double usual = 0.2;         /* differences of times, relative */
@@ -302,6 +304,26 @@ static int32_t rows_worth(const pace *p, const slope *s, double answers_ms)
     return rows < s->n ? (int32_t)s->n : rows < WHOLE ? (int32_t)ceil(rows) : WHOLE;
 }
 
+/* Do parts of s->n rows shorten the gap by clearly more than they lengthen everything, answers and
+ * prompts? Both are compared with whole parts. */
+static bool cut_gains(const pace *p, const slope *s, double answers_ms)
+{
+    const double whole = WHOLE * p->row_ms;
+    const double beside = p->whole_ms > 0 ? whole * p->answers_ms / p->whole_ms : answers_ms;
+    const double gap = (answers_ms + s->ms) / (answers_ms + whole);
+    const double all = (beside + s->ms * WHOLE / s->n) / (beside + whole);
+    return gap * all <= clear_gain;
+}
+
+/* Parts of about n rows of `all`, in whole steps. No rest costs nearly as much as a part. */
+static int32_t even_parts(int32_t n, int32_t all)
+{
+    int32_t n_parts = all <= nearly_free * n ? 1 : (all + n - 1) / n;
+    n = (all + n_parts - 1) / n_parts;
+    n += (ROWS_STEP - n % ROWS_STEP) % ROWS_STEP;
+    return n < all ? n : all;
+}
+
 /* Those that take nearly as long as the rows of s. */
 static int32_t rows_beside(const slope *s)
 {
@@ -347,11 +369,11 @@ int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms)
     slope s = slope_of(&p->prompts, n, 0, before, &answers, lost ? PROBE_AFTER : LONG_AGO);
     if (2 * n <= bound && 2 * n <= WHOLE && s.timed && !s.known)
         n *= 2;
-    if (lost && n < bound) { /* no rest that costs nearly as much as a part */
-        int32_t n_parts = bound <= nearly_free * n ? 1 : (bound + n - 1) / n;
-        n = (bound + n_parts - 1) / n_parts;
-        n += (ROWS_STEP - n % ROWS_STEP) % ROWS_STEP;
-        return n < bound ? n : bound;
+    if (lost && n < bound) {
+        n = even_parts(n, bound);
+        s = slope_of(&p->prompts, n, time_of(&l, pace_rows_at(n, before)), before, &answers,
+                     LONG_AGO);
+        return n >= WHOLE || cut_gains(p, &s, answers_ms) ? n : even_parts(WHOLE, bound);
     }
     if (n < most && n > 2 * ROWS_STEP)
         n -= n % ROWS_STEP;
