@@ -184,10 +184,11 @@ static void put_plan(const gpu_plan *p, const gpu_size *size)
         carat_expert_info on;
         if (p->plan.n_devices > 1 && carat_experts_on(p->m, i, &on))
             printf("  layers %" PRId32 " to %" PRId32 ": %" PRId32 " of %" PRId32
-                   " experts (%.1f MiB) on their GPU\n",
+                   " experts (%.1f of %.1f MiB) on GPU %" PRId32 " of %" PRId32 "\n",
                    p->plan.device[i].first_layer,
                    p->plan.device[i].first_layer + p->plan.device[i].n_layers - 1, on.n_slots,
-                   on.n_experts, (double)on.slot_bytes * 0x1p-20);
+                   on.n_experts, (double)on.slot_bytes * 0x1p-20, (double)on.all_bytes * 0x1p-20,
+                   i + 1, size->n);
     }
     if (p->shared)
         printf("  the host needs %.1f MiB for copies of all experts\n",

@@ -15,11 +15,15 @@
 
 #include "backend/ops.h"
 
-enum { EXPERT_PARTS = 3 };
+/* Of a tensor split a device has a part of each expert: some rows of gate and up, and of down its
+ * segments, one part for each. Or it has some of the experts, whole. Then a segment of down has
+ * some of these, so in a slot all segments have one place. */
+enum { EXPERT_PARTS = 2 + RANKS_MAX };
 typedef struct expert_layer {
     weight *part[EXPERT_PARTS];
     int32_t n_parts, n_experts, n_slots;
-    int32_t n_used;        /* experts of a row */
+    int32_t n_down; /* of the parts: the last ones, 1 or the segments of down */
+    int32_t n_used;        /* experts of a row that are among these */
     const uint64_t *count; /* [n_experts] of earlier runs, or NULL: the commonest get slots first */
     /* To guess the choice of this layer some layers before: floats; the router, the weight of the
      * norm before it, and what it adds to choose, or NULL. */

@@ -167,10 +167,6 @@ static status check_ranks(const carat_model_options *opt, const stage_list *l, e
     if (is_divided(opt))
         return err_set(e, E_ARG,
                        "--gpu-layers and --cpu-experts cannot be used with --split tensor");
-    if (places_experts(opt))
-        return err_set(e, E_ARG,
-                       "--experts-gpu, --experts-cpu and --experts-prefetch cannot be used with "
-                       "--split tensor: every device has its part of all experts");
     return OK;
 }
 

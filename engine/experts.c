@@ -25,7 +25,7 @@ enum {
     PREFETCH_CORES = 4
 };
 
-/* The experts of one device: of layers `first` on, n of them. */
+/* The experts of one device: of layers `first` on of the lists, n of them. */
 typedef struct device_part {
     device *dev;
     int32_t side, first, n;
@@ -33,10 +33,11 @@ typedef struct device_part {
 } device_part;
 
 struct model_pool {
-    int32_t n;             /* layers with experts; the lists have them all */
-    expert_layer *layer;
-    place_layer *place;
-    expert_counts *counts; /* of all runs; count_run: of this one, as last taken */
+    int32_t n_layers;      /* with experts */
+    int32_t n;             /* of the lists: n_layers, of a tensor split for each rank */
+    expert_layer *layer;   /* [n] */
+    place_layer *place;    /* [n] */
+    expert_counts *counts; /* [n_layers] of all runs; count_run: of this one, as last taken */
     uint64_t *count, *count_run;
     int32_t n_parts, n_open; /* devices that have slots; the first n_open of them are open */
     device_part part[PASS_SIDES_MAX];
@@ -159,19 +160,41 @@ static bool guessable(const model_experts *l, const model_experts *first)
            l->router->n_in == first->router->n_in && l->n_experts == first->n_experts;
 }
 
+/* Has each rank of a tensor split some of a layer's experts, whole? */
+static bool has_whole_experts(const carat_model *m)
+{
+    bool has = false;
+    for (int32_t i = 0; i < m->core.n_expert_layers; i++)
+        has |= m->core.experts[i].gate->n_mat_all > 0;
+    return has;
+}
+
 static int32_t prefetch_of(const carat_model *m, int32_t wanted)
 {
-    bool all = m->plan_only || pool_default_threads() >= PREFETCH_CORES;
+    bool all = !has_whole_experts(m) && (m->plan_only || pool_default_threads() >= PREFETCH_CORES);
     for (int32_t i = 0; i < m->core.n_expert_layers && wanted < 0; i++)
         all = all && guessable(&m->core.experts[i], &m->core.experts[0]);
     return wanted >= 0 ? wanted : all ? (int32_t)PREFETCH_AUTO : 0;
+}
+
+/* Entry i of the lists. */
+static const model_experts *experts_at(const carat_model *m, int32_t i)
+{
+    const int32_t n = m->core.n_expert_layers;
+    return (i < n ? m->core.experts : m->core.rank[i / n - 1].experts) + i % n;
+}
+
+static int32_t side_at(const carat_model *m, int32_t i)
+{
+    return m->core.n_ranks ? i / m->core.n_expert_layers
+                           : m->core.expert_side[m->core.experts[i].il];
 }
 
 /* Layers of a device follow each other. Those of a device without slots are in no part. */
 static void take_parts(model_pool *x, const carat_model *m)
 {
     for (int32_t i = 0; i < x->n; i++) {
-        const int32_t side = m->core.expert_side[m->core.experts[i].il];
+        const int32_t side = side_at(m, i);
         device *d = model_device(m, side);
         device_part *p = &x->part[x->n_parts];
         if (!d->experts)
@@ -182,38 +205,56 @@ static void take_parts(model_pool *x, const carat_model *m)
     }
 }
 
+/* The device's part of an expert is w, or the segments that it has of it (model/tensor_split.c). */
+static int32_t add_weight(expert_layer *l, weight *w)
+{
+    const int32_t n = w->segment ? w->n_segments : 1;
+    for (int32_t k = 0; k < n; k++)
+        l->part[l->n_parts++] = w->segment ? (weight *)&w->segment[k] : w;
+    return n;
+}
+
+/* count: of all experts of the layer. */
+static void take_layer(expert_layer *l, const model_experts *from, const uint64_t *count)
+{
+    *l = (expert_layer){.router = from->router,
+                        .router_in = from->router_in,
+                        .router_bias = from->router_bias};
+    add_weight(l, from->gate);
+    if (from->up)
+        add_weight(l, from->up);
+    l->n_down = add_weight(l, from->down);
+    l->n_experts = l->n_slots = l->part[0]->n_mat;
+    /* Of a rank that has some of the experts: as many as a row uses there on average. */
+    l->n_used = (from->n_used * l->n_experts + from->n_experts - 1) / from->n_experts;
+    l->count = count + l->part[0]->first_mat;
+}
+
 static status take_layers(model_pool *x, const carat_model *m, int32_t n_prefetched, err *e)
 {
     size_t n_all = 0, at = 0;
-    x->n = m->core.n_expert_layers;
-    for (int32_t i = 0; i < x->n; i++)
+    x->n_layers = m->core.n_expert_layers;
+    x->n = x->n_layers * (m->core.n_ranks ? m->core.n_ranks : 1);
+    for (int32_t i = 0; i < x->n_layers; i++)
         n_all += (size_t)m->core.experts[i].n_experts;
     x->layer = mem_calloc((size_t)x->n, sizeof *x->layer);
     x->place = mem_calloc((size_t)x->n, sizeof *x->place);
-    x->counts = mem_calloc((size_t)x->n, sizeof *x->counts);
+    x->counts = mem_calloc((size_t)x->n_layers, sizeof *x->counts);
     x->count = mem_calloc(n_all, sizeof *x->count);
     x->count_run = mem_calloc(n_all, sizeof *x->count_run);
     if (!x->layer || !x->place || !x->counts || !x->count || !x->count_run)
         return err_memory(e, "the list of experts", n_all * 16);
-    for (int32_t i = 0; i < x->n; i++) {
+    for (int32_t i = 0; i < x->n_layers; i++) {
         const model_experts *from = &m->core.experts[i];
-        expert_layer *l = &x->layer[i];
-        *l = (expert_layer){.n_experts = from->n_experts,
-                            .n_slots = from->n_experts,
-                            .n_used = from->n_used,
-                            .count = x->count + at,
-                            .router = from->router,
-                            .router_in = from->router_in,
-                            .router_bias = from->router_bias,
-                            .n_prefetched = n_prefetched};
-        l->part[l->n_parts++] = from->gate;
-        if (from->up)
-            l->part[l->n_parts++] = from->up;
-        l->part[l->n_parts++] = from->down;
         x->counts[i] = (expert_counts){from->il, from->n_experts, x->count + at};
-        x->place[i] = (place_layer){
-            .n_experts = from->n_experts, .n_used = from->n_used, .count = x->count + at};
         at += (size_t)from->n_experts;
+    }
+    for (int32_t i = 0; i < x->n; i++) {
+        expert_layer *l = &x->layer[i];
+        take_layer(l, experts_at(m, i), x->counts[i % x->n_layers].count);
+        l->n_prefetched = n_prefetched;
+        x->place[i] = (place_layer){
+            .n_experts = l->n_experts, .n_used = l->n_used, .count = l->count};
     }
     take_parts(x, m);
     for (int32_t k = 0; k < x->n_parts; k++) {
@@ -230,11 +271,11 @@ static status take_layers(model_pool *x, const carat_model *m, int32_t n_prefetc
     return OK;
 }
 
-/* Models of one shape and name may differ in their weights alone. */
+/* Models of one shape and name may differ in their weights alone. Of all splits it is one key. */
 static uint64_t key_of(const carat_model *m)
 {
-    const weight *w = m->core.experts[0].gate;
-    uint64_t part[3] = {hash64(w->data, w->n_bytes < KEY_BYTES ? w->n_bytes : KEY_BYTES),
+    const tensor *t = tensor_find(&m->core.file.tensors, m->core.experts[0].gate->name);
+    uint64_t part[3] = {t ? hash64(t->bytes, t->n_bytes < KEY_BYTES ? t->n_bytes : KEY_BYTES) : 0,
                         m->core.file.data_bytes, hash64(m->core.name, strlen(m->core.name))};
     return hash64(part, sizeof part);
 }
@@ -251,7 +292,7 @@ static status read_counts(model_pool *x, carat_model *m, const carat_model_optio
     if (!(x->path = mem_alloc(n)))
         return err_memory(e, path, n);
     snprintf(x->path, n, "%s.experts", path);
-    status st = expert_file_read(x->path, x->key, x->counts, x->n, &why);
+    status st = expert_file_read(x->path, x->key, x->counts, x->n_layers, &why);
     if (st && st != E_IO && opt->log)
         opt->log(opt->log_user, why.text);
     if (st == E_FORMAT) { /* it may be of use to someone, so it is not replaced */
@@ -325,7 +366,10 @@ static status too_few(const carat_model *m, const model_pool *x, const device_pa
                    m->core.name, mib(budget), x->n_parts > 1 ? " on " : "",
                    x->n_parts > 1 ? p->dev->name : "", whose,
                    mib(part ? least : p->device_bytes), of,
-                   x->n_parts > 1 ? " of its layers" : "", mib(p->all_bytes));
+                   m->core.n_ranks  ? ", the part of its rank,"
+                   : x->n_parts > 1 ? " of its layers"
+                                    : "",
+                   mib(p->all_bytes));
 }
 
 /* What is left of each device for experts, and how that is told. */
@@ -430,8 +474,8 @@ static status fits_whole(carat_model *m, const carat_model_options *opt, bool *f
 static bool has_room_for_experts(const carat_model *m)
 {
     bool has = false;
-    for (int32_t i = 0; i < m->core.n_expert_layers && !m->core.n_ranks; i++)
-        has |= model_device(m, m->core.expert_side[m->core.experts[i].il])->experts != NULL;
+    for (int32_t i = 0; i < m->core.n_expert_layers; i++)
+        has |= model_device(m, side_at(m, i))->experts != NULL;
     return has;
 }
 
@@ -477,6 +521,12 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
         st = fits_whole(m, opt, &whole, e);
     if (st || whole)
         return st;
+    if ((help || prefetch > 0) && has_whole_experts(m))
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: its experts are too thin to be cut, so each GPU has some of them whole "
+                       "(--split tensor). Then the CPU computes none (--experts-cpu), and none is "
+                       "fetched early (--experts-prefetch)",
+                       m->core.name);
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);
     if (!x)
         return err_memory(e, "experts", sizeof *x);
@@ -572,22 +622,25 @@ status experts_fill(carat_model *m, err *e)
     return OK;
 }
 
-/* A file that cannot be written leaves the counts of earlier runs: the next run knows less. */
+/* A file that cannot be written leaves the counts of earlier runs: the next run knows less. Ranks
+ * that have a part of every expert count the same. */
 static void save_counts(model_pool *x)
 {
     uint64_t sum = 0;
     for (int32_t k = 0; k < x->n_parts; k++)
         for (int32_t i = 0; i < x->part[k].n; i++) {
-            const expert_counts *to = &x->counts[x->part[k].first + i];
-            uint64_t *run = x->count_run + (to->count - x->count);
-            x->part[k].dev->experts->counts(x->part[k].dev, i, run);
-            for (int32_t n = 0; n < to->n_experts; n++) {
-                to->count[n] += run[n];
-                sum += run[n];
+            const expert_layer *l = &x->layer[x->part[k].first + i];
+            const size_t at = (size_t)(l->count - x->count);
+            if (x->part[k].first >= x->n_layers && !l->part[0]->n_mat_all)
+                continue;
+            x->part[k].dev->experts->counts(x->part[k].dev, i, x->count_run + at);
+            for (size_t n = at; n < at + (size_t)l->n_experts; n++) {
+                x->count[n] += x->count_run[n];
+                sum += x->count_run[n];
             }
         }
     if (sum && x->path)
-        expert_file_write(x->path, x->key, x->counts, x->n, NULL);
+        expert_file_write(x->path, x->key, x->counts, x->n_layers, NULL);
 }
 
 void experts_close(carat_model *m)

@@ -53,7 +53,7 @@ static fit_ask ask_of(const carat_model *m, const carat_model_options *opt)
     a.own_kv = a.so.kv_k || a.so.kv_v || a.so.kv_layers;
     a.top = a.own_ctx ? a.so.n_ctx : m->core.n_ctx_train;
     a.experts = !placed && !shared && m->dev->experts && m->n_sides == m->n_stages &&
-                !m->core.n_ranks && m->core.n_expert_layers;
+                m->core.n_expert_layers;
     a.divide = !placed && !shared && !m->core.n_ranks && is_open(opt->experts_cpu) &&
                is_open(opt->experts_prefetch) && device_bare(m->dev) == m->dev;
     return a;
@@ -159,12 +159,12 @@ static status try_keys(carat_model *m, const fit_ask *a, int32_t least, bool *fi
 
 /* ---- Experts and layers on the host -------------------------------------------------------- */
 
-/* Slots for as many experts as fit, with prompts in chunks of so many tokens; 0: as the device
- * wishes. */
-static status try_slots(carat_model *m, const fit_ask *a, int32_t chunk, bool *fits, err *e)
+/* Slots for as many experts as fit beside a context of n, with prompts in chunks of so many tokens;
+ * 0: as the device wishes. */
+static status try_slots(carat_model *m, const fit_ask *a, int32_t n, int32_t chunk, bool *fits,
+                        err *e)
 {
     carat_model_options o = *a->opt;
-    int32_t n = floor_of(a, FIT_CTX_EXPERTS);
     err why = {0};
     o.session = &a->so;
     m->fit.n_ctx = n;
@@ -184,11 +184,11 @@ static status try_slots(carat_model *m, const fit_ask *a, int32_t chunk, bool *f
 
 /* Of several GPUs one may be too small for the scratch of long chunks, where the others have room
  * for nearly all experts. */
-static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
+static status try_experts(carat_model *m, const fit_ask *a, int32_t n, bool *fits, err *e)
 {
-    status st = try_slots(m, a, 0, fits, e);
-    for (int32_t n = m->dev->chunk_rows; n >= FIT_CHUNK && m->n_stages > 1; n /= 2)
-        st = st || *fits ? st : try_slots(m, a, n, fits, e);
+    status st = try_slots(m, a, n, 0, fits, e);
+    for (int32_t rows = m->dev->chunk_rows; rows >= FIT_CHUNK && m->n_stages > 1; rows /= 2)
+        st = st || *fits ? st : try_slots(m, a, n, rows, fits, e);
     if (!*fits)
         m->fit.chunk = 0;
     return st;
@@ -281,9 +281,14 @@ static status try_without_layers(void *user, const carat_model *of, err *e)
     if (!st)
         st = try_keys(m, a, least, &fits, e);
     m->fit.level = level_of(m, a);
-    if (!st && !fits && a->experts) {
-        st = try_experts(m, a, &fits, e);
-        m->fit.level = CARAT_FIT_EXPERTS;
+    /* Where nothing else can be given up, shorter contexts follow. */
+    const int32_t most = floor_of(a, FIT_CTX_EXPERTS);
+    const int32_t last = a->divide ? most : floor_of(a, N_CTX_MIN);
+    for (int32_t n = most; !st && !fits && a->experts; n = n / 2 > last ? n / 2 : last) {
+        st = try_experts(m, a, n, &fits, e);
+        m->fit.level = m->experts ? CARAT_FIT_EXPERTS : level_of(m, a);
+        if (n <= last)
+            break;
     }
     if (st || fits)
         return st;
@@ -357,8 +362,9 @@ static void tell(carat_model *m, const fit_ask *a)
     if (f->level == CARAT_FIT_EXPERTS && carat_experts(m, &x))
         n += (size_t)snprintf(
             f->text + n, cap - n,
-            ", %d of %d experts on the GPU%s, which read%s the others from host memory", x.n_slots,
-            x.n_experts, m->n_stages > 1 ? "s" : "", m->n_stages > 1 ? "" : "s");
+            ", %d of %d %sexperts on the GPU%s, which read%s the others from host memory",
+            x.n_slots, x.n_experts, m->core.n_ranks > 1 ? "parts of " : "",
+            m->n_stages > 1 ? "s" : "", m->n_stages > 1 ? "" : "s");
     else if (f->level == CARAT_FIT_EXPERTS)
         n += (size_t)snprintf(f->text + n, cap - n, ", all experts on the CPU");
     if (f->level == CARAT_FIT_LAYERS)

@@ -415,6 +415,8 @@ TEST(what_a_tensor_split_cannot_do_is_refused)
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_layers = 1}, "--gpu-layers");
     refused(dense, (carat_model_options){.device = "cpu,cpu", .gpu_split = "1,1"}, "--gpu-split");
     refused(dense, (carat_model_options){.device = "cpu,cpu,cpu,cpu,cpu"}, "at most 4");
+    refused(synth_file("tiny-moe", "f32", NULL, NULL),
+            (carat_model_options){.device = "cpu,cpu", .experts_gpu = "50%"}, "need a GPU");
     refused(synth_file("tiny-qwen35", "f32", NULL, NULL),
             (carat_model_options){.device = "cpu,cpu"},
             "2 key heads for 6 value heads, expected 4 or more");

@@ -67,7 +67,8 @@ typedef struct model_table {
     bool moved;
 } model_table;
 
-/* A layer's experts. up NULL: gate holds both. */
+/* A layer's experts. up NULL: gate holds both. Of a tensor split each rank has a list of its own
+ * weights, whose segments are its parts (weight.segment). */
 typedef struct model_experts {
     weight *gate, *up, *down;
     int32_t il, n_experts, n_used; /* n_used: of a row */

@@ -98,6 +98,29 @@ static status copy_structs(const splitter *s)
     return OK;
 }
 
+/* The list of a rank's own weights of experts. */
+static status copy_experts(const splitter *s, int32_t r)
+{
+    const model *m = s->m;
+    const size_t n = (size_t)m->n_expert_layers;
+    model *to = rank_at(m, r);
+    if (!r || !n)
+        return OK;
+    if (!(to->experts = arena_array(&s->m->mem, n, sizeof *to->experts)))
+        return err_memory(s->e, m->name, n * sizeof *to->experts);
+    for (size_t i = 0; i < n; i++) {
+        const model_experts *from = &m->experts[i];
+        to->experts[i] = *from;
+        to->experts[i].gate = in_rank(m, r, from->gate);
+        to->experts[i].up = in_rank(m, r, from->up);
+        to->experts[i].down = in_rank(m, r, from->down);
+        to->experts[i].router = in_rank(m, r, from->router);
+        to->experts[i].router_in = in_rank(m, r, from->router_in);
+        to->experts[i].router_bias = in_rank(m, r, from->router_bias);
+    }
+    return OK;
+}
+
 /* ---- Weights -------------------------------------------------------------------------------- */
 
 static const weight *find_weight(const splitter *s, int32_t il, const char *tail)
@@ -563,7 +586,8 @@ status model_split(model *m, device *const *others, int32_t n, err *e)
     if ((st = ranks_open(&m->ranks, n, e)) || (st = copy_structs(&s)))
         return st;
     for (int32_t r = 0; r < n && !st; r++)
-        st = place_layers(&s, r);
+        if (!(st = place_layers(&s, r)))
+            st = copy_experts(&s, r);
     if (st || (st = cut_stores(&s)) || (st = cut_weights(&s)) || (st = cut_states(&s)))
         return st;
     m->n_ranks = n;

@@ -331,10 +331,12 @@ TEST(fit_shares_layers_by_memory)
 }
 
 /* A mixture that fits no number of GPUs: each is nearly full, and of each one's experts about the
- * same part has slots. What each has adds up to what the model has. gpu_layers 0: all. */
-static void check_slots(const char *path, const int64_t *mib, int n, int32_t gpu_layers)
+ * same part has slots. What each has adds up to what the model has. gpu_layers 0: all. split
+ * "tensor": each has its part of all experts, or some of each layer's. */
+static void check_slots(const char *path, const char *split, const int64_t *mib, int n,
+                        int32_t gpu_layers)
 {
-    carat_model_options o = {.vocab_only = true, .gpu_layers = gpu_layers};
+    carat_model_options o = {.vocab_only = true, .gpu_layers = gpu_layers, .split = split};
     const carat_session_options so = {.n_ctx = 8192, .n_outputs = 1};
     AUTO_MODEL *m;
     carat_expert_info all, x;
@@ -355,7 +357,8 @@ static void check_slots(const char *path, const int64_t *mib, int n, int32_t gpu
         CHECK_EQ(x.n_layers, d->n_layers);
         CHECK_EQ(x.device_bytes, d->expert_bytes);
         CHECK_MSG(d->total_bytes <= d->available_bytes &&
-                      d->total_bytes + (64 << 20) > d->available_bytes,
+                      (d->total_bytes + (64 << 20) > d->available_bytes ||
+                       x.slot_bytes == x.all_bytes),
                   "device %d: %.1f of %.1f MiB", (int)k, (double)d->total_bytes * 0x1p-20,
                   (double)d->available_bytes * 0x1p-20);
         double part = (double)x.n_slots / x.n_experts;
@@ -369,11 +372,15 @@ static void check_slots(const char *path, const int64_t *mib, int n, int32_t gpu
     CHECK(!carat_experts_on(m, n, &x) && !x.n_experts);
     CHECK_EQ(n_slots, all.n_slots);
     CHECK_EQ(n_experts, all.n_experts);
-    CHECK_EQ(n_layers, gpu_layers ? gpu_layers : 30);
     CHECK_EQ(n_layers, all.n_layers);
     CHECK_EQ(host, all.host_bytes);
+    if (split)
+        CHECK_EQ(n_layers % n, 0);
+    else
+        CHECK_EQ(n_layers, gpu_layers ? gpu_layers : 30);
     /* A layer more is a part less. */
-    CHECK_MSG(high - low < 0.12 && low > 0, "slots for %.3f to %.3f of a GPU's experts", low, high);
+    CHECK_MSG(low > 0 && (split || high - low < 0.12), "slots for %.3f to %.3f of a GPU's experts",
+              low, high);
 }
 
 TEST(fit_gives_each_gpu_slots_for_its_layers)
@@ -386,11 +393,11 @@ TEST(fit_gives_each_gpu_slots_for_its_layers)
     carat_expert_info x;
     carat_error e = {0};
     write_hollow("26b-a4b", "q4_k_m", path);
-    check_slots(path, equal, 2, 0);
-    check_slots(path, three, 3, 0);
-    check_slots(path, unequal, 2, 0);
-    check_slots(path, reverse, 2, 0);
-    check_slots(path, equal, 2, 24); /* the CPU has the first six with their experts */
+    check_slots(path, NULL, equal, 2, 0);
+    check_slots(path, NULL, three, 3, 0);
+    check_slots(path, NULL, unequal, 2, 0);
+    check_slots(path, NULL, reverse, 2, 0);
+    check_slots(path, NULL, equal, 2, 24); /* the CPU has the first six with their experts */
     const carat_session_options so = {.n_ctx = 8192, .n_outputs = 1};
     carat_model_options o = {.vocab_only = true,
                              .experts_gpu = "50%",
@@ -414,17 +421,13 @@ TEST(fit_gives_each_gpu_slots_for_its_layers)
     o.experts_gpu = "1"; /* MiB, on each */
     CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_MEMORY);
     CHECK_MSG(strstr(e.text, "of its layers"), "%s", e.text);
-    static const char *const never[] = {"tensor", "layers"};
-    for (int i = 0; i < 2; i++) { /* every rank has its part of all experts; the CPU has all */
-        o = (carat_model_options){.vocab_only = true,
-                                  .experts_gpu = "50%",
-                                  .split = never[i],
-                                  .cpu_experts = i == 1,
-                                  .plan_gpu_mb = {79000, 79000}};
-        e = (carat_error){0};
-        CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
-        CHECK_MSG(strstr(e.text, "--experts-gpu"), "%s", e.text);
-    }
+    o = (carat_model_options){.vocab_only = true,
+                              .experts_gpu = "50%",
+                              .cpu_experts = true,
+                              .plan_gpu_mb = {79000, 79000}};
+    e = (carat_error){0};
+    CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
+    CHECK_MSG(strstr(e.text, "--experts-gpu"), "%s", e.text);
     unlink(path);
 }
 
@@ -497,6 +500,57 @@ TEST(fit_of_equal_halves_wastes_no_layer)
     CHECK_MSG(left < layer / 4, "%.1f of %.1f MiB are left over", (double)left * 0x1p-20,
               (double)(2 * high));
     unlink(path);
+}
+
+/* What ranks of so many MiB have; NULL: the sentence. */
+static carat_model *open_ranks(const char *path, int64_t mib, const char *cpu, carat_error *e)
+{
+    const carat_session_options so = {.n_ctx = 8192, .n_outputs = 1};
+    const carat_model_options o = {.vocab_only = true,
+                                   .split = "tensor",
+                                   .experts_cpu = cpu,
+                                   .session = &so,
+                                   .plan_gpu_mb = {mib, mib}};
+    carat_model *m;
+    *e = (carat_error){0};
+    return carat_model_open(path, &o, &m, e) ? NULL : m;
+}
+
+/* Ranks that lack the memory for their parts have slots. More memory never means fewer of them. */
+TEST(fit_gives_each_rank_slots_for_its_part)
+{
+    static const int64_t equal[] = {6500, 6500}, unequal[] = {5500, 6500, 6000},
+                         four[] = {4500, 4500, 4500, 4500};
+    /* Ranks have a part of each expert; whole ones. */
+    static const char *const made[] = {"26b-a4b", "qwen3.6-35b-a3b"};
+    char path[128];
+    carat_expert_info x;
+    carat_error e;
+    for (int i = 0; i < 2; i++) {
+        int32_t last = 0;
+        write_hollow(made[i], "q4_k_m", path);
+        check_slots(path, "tensor", equal, 2, 0);
+        check_slots(path, "tensor", unequal, 3, 0);
+        check_slots(path, "tensor", four, 4, 0);
+        CHECK(!open_ranks(path, 2600, NULL, &e));
+        CHECK_MSG(e.status == CARAT_E_MEMORY && strstr(e.text, "MiB"), "%s", e.text);
+        for (int64_t mib = 3500; mib <= 15500; mib += 4000) {
+            carat_model *m = open_ranks(path, mib, NULL, &e);
+            if (!m)
+                CHECK_MSG(e.status == CARAT_E_MEMORY && !last, "%s", e.text);
+            const int32_t n = !m ? 0 : carat_experts(m, &x) ? x.n_slots : INT32_MAX;
+            carat_model_close(m);
+            CHECK_MSG(n >= last, "%d slots of %d MiB, %d of less", (int)n, (int)mib, (int)last);
+            last = n;
+        }
+        CHECK_EQ(last, INT32_MAX);
+        carat_model *m = open_ranks(path, 6500, "auto", &e);
+        /* The CPU helps with parts of experts, and not with whole ones. */
+        CHECK(i ? !m && e.status == CARAT_E_UNSUPPORTED && strstr(e.text, "--experts-cpu")
+                : m != NULL);
+        carat_model_close(m);
+        unlink(path);
+    }
 }
 
 TEST(fit_shares_layers_by_hand)

@@ -68,7 +68,7 @@ static int32_t gate_items(const offload_layer *l)
 }
 static int32_t down_items(const offload_layer *l)
 {
-    return (l->down.n_out + OFFLOAD_TILE - 1) / OFFLOAD_TILE;
+    return (l->down->n_out + OFFLOAD_TILE - 1) / OFFLOAD_TILE;
 }
 
 static size_t aligned(size_t n)
@@ -80,7 +80,7 @@ size_t offload_room_bytes(const offload_layer *l, int32_t n, char *at, offload_r
 {
     *room = (offload_room){0};
     for (int32_t i = 0; i < n; i++) {
-        int32_t n_in = l[i].gate.n_group * OFFLOAD_GROUP, n_out = l[i].down.n_out;
+        int32_t n_in = l[i].gate.n_group * OFFLOAD_GROUP, n_out = l[i].n_down * l[i].down->n_out;
         room->n_in = n_in > room->n_in ? n_in : room->n_in;
         room->n_out = n_out > room->n_out ? n_out : room->n_out;
     }
@@ -178,12 +178,17 @@ static bool down_item(offload_pool *p, const offload_layer *l, int32_t i, int32_
         size_t at = (size_t)(first + r) * (size_t)p->n_ff;
         x[r] = (offload_row){p->q + at, p->s + at / OFFLOAD_GROUP};
     }
-    offload_matrix w = of_expert(l, l->down, post->expert[i]);
-    int32_t o = item * OFFLOAD_TILE, left = w.n_out - o;
-    p->k->tile(&w, item, 1, x, n, y);
-    for (int32_t r = 0; r < n; r++)
-        memcpy(p->room.y + (size_t)(first + r) * (size_t)p->room.n_out + o, y[r],
-               sizeof(float) * (size_t)(left < OFFLOAD_TILE ? left : OFFLOAD_TILE));
+    const int32_t n_out = l->down->n_out, o = item * OFFLOAD_TILE, left = n_out - o;
+    for (int32_t z = 0; z < l->n_down; z++) {
+        const offload_matrix w = of_expert(l, l->down[z], post->expert[i]);
+        p->k->tile(&w, item, 1, x, n, y);
+        for (int32_t r = 0; r < n; r++) {
+            memcpy(p->room.y + (size_t)(first + r) * (size_t)p->room.n_out + z * n_out + o, y[r],
+                   sizeof(float) * (size_t)(left < OFFLOAD_TILE ? left : OFFLOAD_TILE));
+            x[r].q += w.n_group * OFFLOAD_GROUP;
+            x[r].s += w.n_group;
+        }
+    }
     return true;
 }
 
@@ -363,14 +368,20 @@ void offload_pool_wake(offload_pool *p)
 static status check_layers(const offload_layer *l, int32_t n, err *e)
 {
     for (int32_t i = 0; i < n; i++) {
-        const offload_matrix *w[] = {&l[i].gate, &l[i].up, &l[i].down};
+        const offload_matrix *d = l[i].down, *w[2 + OFFLOAD_SEGMENTS] = {&l[i].gate, &l[i].up};
+        int32_t n_group = 0;
         bool ok = l[i].n_ff > 0 && l[i].n_ff % OFFLOAD_GROUP == 0 && l[i].gate_parts >= 1 &&
-                  l[i].gate_parts <= OFFLOAD_WARPS &&
-                  l[i].down.n_group == l[i].n_ff / OFFLOAD_GROUP &&
-                  l[i].up.n_group == l[i].gate.n_group &&
+                  l[i].gate_parts <= OFFLOAD_WARPS && l[i].n_down >= 1 &&
+                  l[i].n_down <= OFFLOAD_SEGMENTS && l[i].up.n_group == l[i].gate.n_group &&
                   OFFLOAD_PAIRS * (gate_items(&l[i]) + down_items(&l[i])) <= MAX_ITEMS;
-        for (int k = 0; k < 3; k++)
-            ok &= w[k]->kind >= 0 && w[k]->kind < OFFLOAD_KINDS && w[k]->n_group > 0;
+        for (int32_t z = 0; ok && z < l[i].n_down; z++) {
+            w[2 + z] = &d[z];
+            n_group += d[z].n_group;
+            ok = d[z].n_out == d->n_out;
+        }
+        for (int32_t k = 0; ok && k < 2 + l[i].n_down; k++)
+            ok = w[k]->kind >= 0 && w[k]->kind < OFFLOAD_KINDS && w[k]->n_group > 0;
+        ok = ok && n_group == l[i].n_ff / OFFLOAD_GROUP;
         if (!ok)
             return err_set(e, E_ARG, "experts of layer %d of the list have no kernels for a CPU",
                            i);

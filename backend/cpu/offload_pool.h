@@ -5,8 +5,10 @@
  * into items:
  *
  *     gate items   16 outputs of one of the two products of a gated unit, for all rows of the
- * expert. Four of them make 32 outputs of the unit; the last one to end makes their int8 copy down
- * items   16 outputs of the down product, after all gate items of the expert
+ *                  expert. Four of them make 32 outputs of the unit; the last one to end makes
+ *                  their int8 copy
+ *     down items   16 outputs of every segment of the down product, after all gate items of the
+ *                  expert
  *
  * Threads take some items at a time, and the last ones one by one, so a slow core delays others
  * little. The thread that ends the last item answers. While a pass may post jobs, the threads poll
@@ -25,12 +27,15 @@
 #include "backend/cpu/offload_post.h"
 
 /* A layer's experts: matrices of expert 0; each next expert lies expert_bytes further on. up may be
- * gate's matrix, from tile up_tile on. n_ff, the outputs of a gated unit, is a multiple of 32. What
- * is added to both products before the unit: of expert e bias_step * e further on, or NULL. */
+ * gate's matrix, from tile up_tile on. n_ff, the outputs of a gated unit, is a multiple of 32.
+ * down: one matrix, or the segments of a tensor split, of which each has some of the inputs; in the
+ * room their products follow each other. What is added to both products before the unit: of expert
+ * e bias_step * e further on, or NULL. */
+enum { OFFLOAD_SEGMENTS = 4 };
 typedef struct offload_layer {
-    offload_matrix gate, up, down;
+    offload_matrix gate, up, down[OFFLOAD_SEGMENTS];
     size_t expert_bytes;
-    int32_t n_experts, n_ff, up_tile, gate_parts;
+    int32_t n_experts, n_ff, n_down, up_tile, gate_parts;
     const float *gate_bias, *up_bias;
     int32_t bias_step;
 } offload_layer;

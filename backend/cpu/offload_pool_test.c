@@ -29,13 +29,15 @@ enum {
 /* Q4_0 and Q8_0: [codes][scales] of gate, up and down. */
 typedef struct expert {
     uint8_t gate[N_FF / 16 * IN_GROUPS * 256], up[N_FF / 16 * IN_GROUPS * 256];
-    uint8_t down[OUT_TILES * FF_GROUPS * 512];
-    uint16_t gate_s[N_FF / 16 * 128], up_s[N_FF / 16 * 128], down_s[OUT_TILES * 128];
+    uint8_t down[OUT_TILES * FF_GROUPS * 512]; /* as one matrix, and as two of a group each */
+    uint16_t gate_s[N_FF / 16 * 128], up_s[N_FF / 16 * 128], down_s[2 * OUT_TILES * 128];
 } expert;
 
 typedef struct rig {
     expert *w;
-    offload_layer layer[OFFLOAD_UNITS]; /* they share all but biases, which the last one has */
+    /* They share all but biases, which the last one has, and the segments of down: the first one
+     * has two. */
+    offload_layer layer[OFFLOAD_UNITS];
     float bias[2][N_EXPERTS * N_FF];
     char *block;
     offload_room room;
@@ -73,14 +75,21 @@ static void open_rig_beside(rig *g, const rig *beside, int32_t n_threads)
     const offload_layer l = {
         .gate = {g->w->gate, none, (uint8_t *)g->w->gate_s, none, OFFLOAD_Q4_0, N_FF, IN_GROUPS, 1},
         .up = {g->w->up, none, (uint8_t *)g->w->up_s, none, OFFLOAD_Q4_0, N_FF, IN_GROUPS, 1},
-        .down = {g->w->down, none, (uint8_t *)g->w->down_s, none, OFFLOAD_Q8_0, N_OUT, FF_GROUPS,
-                 1},
+        .down = {{g->w->down, none, (uint8_t *)g->w->down_s, none, OFFLOAD_Q8_0, N_OUT, FF_GROUPS,
+                  1}},
+        .n_down = 1,
         .expert_bytes = sizeof(expert),
         .n_experts = N_EXPERTS,
         .n_ff = N_FF,
         .gate_parts = 1};
     for (int i = 0; i < OFFLOAD_UNITS; i++)
         g->layer[i] = l;
+    offload_layer *cut = &g->layer[OFFLOAD_GELU];
+    cut->n_down = FF_GROUPS;
+    cut->down->n_group = 1;
+    cut->down[1] = *cut->down;
+    cut->down[1].codes += OUT_TILES * 512;
+    cut->down[1].scale += sizeof g->w->down_s / 2;
     for (int i = 0; i < N_EXPERTS * N_FF; i++)
         for (int k = 0; k < 2; k++)
             g->bias[k][i] = (float)(rng_unit(&g->rng) - 0.5);
@@ -156,15 +165,21 @@ static bool answered(const rig *g, double ms)
     return true;
 }
 
+/* The products of a pair: of one segment, or of two. */
+typedef struct products {
+    float y[FF_GROUPS][OUT_TILES * OFFLOAD_TILE];
+} products;
+
 /* Pair `k`, expert e, by the kernels one after the other. */
-static void by_hand(const rig *g, int32_t e, int32_t row, offload_unit unit, float *y)
+static void by_hand(const rig *g, int32_t e, int32_t row, offload_unit unit, products *to)
 {
     float a[N_FF], b[N_FF], part[1][OFFLOAD_TILE];
     int8_t q[N_FF];
     offload_scale s[FF_GROUPS];
     size_t on = (size_t)e * sizeof(expert);
-    offload_matrix m[3] = {g->layer->gate, g->layer->up, g->layer->down};
-    for (int i = 0; i < 3; i++)
+    const offload_layer *l = &g->layer[unit];
+    offload_matrix m[2 + FF_GROUPS] = {l->gate, l->up, l->down[0], l->down[1]};
+    for (int i = 0; i < 2 + l->n_down; i++)
         m[i].codes += on, m[i].scale += on;
     offload_row x = {g->room.q + row * N_IN, (offload_scale *)g->room.s + row * IN_GROUPS};
     for (int t = 0; t < N_FF / 16; t++)
@@ -176,11 +191,26 @@ static void by_hand(const rig *g, int32_t e, int32_t row, offload_unit unit, flo
         }
     for (int i = 0; i < FF_GROUPS; i++)
         g->k->gate(unit, a + 32 * i, b + 32 * i, q + 32 * i, &s[i]);
-    x = (offload_row){q, s};
-    for (int t = 0; t < OUT_TILES; t++) {
-        g->k->tile(&m[2], t, 1, &x, 1, part);
-        memcpy(y + 16 * t, part, sizeof part);
-    }
+    for (int z = 0; z < l->n_down; z++)
+        for (int t = 0; t < OUT_TILES; t++) {
+            x = (offload_row){q + 32 * z, s + z};
+            g->k->tile(&m[2 + z], t, 1, &x, 1, part);
+            memcpy(to->y[z] + 16 * t, part, sizeof part);
+        }
+}
+
+/* Is pair j in the room as by hand? */
+static bool is_right(const rig *g, int32_t e, int32_t j)
+{
+    const offload_post *p = g->room.post;
+    const offload_unit unit = (offload_unit)atomic_load(&p->unit);
+    products want;
+    bool right = true;
+    by_hand(g, e, p->row[j], unit, &want);
+    for (int z = 0; z < g->layer[unit].n_down; z++)
+        right &= !memcmp(g->room.y + j * g->room.n_out + z * N_OUT, want.y[z],
+                         sizeof(float) * N_OUT);
+    return right;
 }
 
 /* Pairs of the job in the room whose products are not those of the kernels. */
@@ -189,11 +219,8 @@ static int wrong_pairs(const rig *g)
     const offload_post *p = g->room.post;
     int n = 0;
     for (uint32_t k = 0; k < atomic_load(&p->n_experts); k++)
-        for (int32_t j = p->first[k]; j < p->first[k + 1]; j++) {
-            float want[OUT_TILES * OFFLOAD_TILE];
-            by_hand(g, p->expert[k], p->row[j], atomic_load(&p->unit), want);
-            n += memcmp(g->room.y + j * N_OUT, want, sizeof(float) * N_OUT) != 0;
-        }
+        for (int32_t j = p->first[k]; j < p->first[k + 1]; j++)
+            n += !is_right(g, p->expert[k], j);
     return n;
 }
 
@@ -318,12 +345,8 @@ TEST(offload_pool_answers_jobs_that_follow_at_once)
         wrapped |= atomic_load(&p->seq) < OFFLOAD_FIRST;
         if (trial % 8)
             continue;
-        for (uint32_t k = 0; k < atomic_load(&p->n_experts); k++) {
-            float want[OUT_TILES * OFFLOAD_TILE];
-            int32_t j = p->first[k];
-            by_hand(&g, p->expert[k], p->row[j], atomic_load(&p->unit), want);
-            CHECK(!memcmp(g.room.y + j * N_OUT, want, sizeof(float) * N_OUT));
-        }
+        for (uint32_t k = 0; k < atomic_load(&p->n_experts); k++)
+            CHECK(is_right(&g, p->expert[k], p->first[k]));
     }
     CHECK(wrapped);
     close_rig(&g);
@@ -408,12 +431,16 @@ TEST(offload_pool_opens_or_says_why)
     test_every_allocation(open_and_close, &g);
     CHECK_EQ(offload_pool_open(&p, g.layer, 0, &g.room, 1, NULL, &e), E_ARG);
     CHECK_EQ(offload_pool_open(&p, g.layer, 1, &g.room, 1, "mmx", &e), E_ARG);
-    offload_layer wrong[4] = {g.layer[0], g.layer[0], g.layer[0], g.layer[0]};
+    offload_layer wrong[6];
+    for (int i = 0; i < 6; i++)
+        wrong[i] = g.layer[0];
     wrong[0].n_ff = 48;
-    wrong[1].down.n_group = 9;
+    wrong[1].down[1].n_group = 9;
     wrong[2].gate.kind = OFFLOAD_KINDS;
     wrong[3].gate_parts = 3;
-    for (int i = 0; i < 4; i++)
+    wrong[4].down[1].n_out = N_OUT - 1;
+    wrong[5].n_down = OFFLOAD_SEGMENTS + 1;
+    for (int i = 0; i < 6; i++)
         CHECK_EQ(offload_pool_open(&p, &wrong[i], 1, &g.room, 1, NULL, &e), E_ARG);
     close_rig(&g);
 }

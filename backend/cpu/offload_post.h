@@ -72,7 +72,7 @@ typedef struct offload_room {
     offload_post *post;
     int8_t *q;           /* [OFFLOAD_JOB_ROWS][n_in] codes of x */
     void *s;             /* [OFFLOAD_JOB_ROWS][n_in / 32] their scales: float, and two int16 sums */
-    float *y;            /* [OFFLOAD_PAIRS][n_out] */
+    float *y;            /* [OFFLOAD_PAIRS][n_out]: of a pair one segment after the other */
     int32_t n_in, n_out; /* the largest of all layers; rows lie so far apart */
 } offload_room;
 

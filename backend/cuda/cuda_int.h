@@ -108,6 +108,7 @@ struct expert_home {
         *host;           /* this part at the address that `where` counts from; of expert 0's copy */
     size_t expert_bytes; /* from one slot, and one copy, to the next */
     int32_t layer;       /* in the list of layers with experts */
+    int32_t first;       /* of the layer's experts: the weight's matrix 0 */
 };
 typedef struct expert_home expert_home;
 

@@ -67,7 +67,7 @@ CARAT_API carat_status carat_plan_check(const carat_model *m, const carat_memory
 
 /* The experts of a model whose GPUs do not hold all of them, and their use since it was loaded. A
  * pair is a row of a pass and one of its experts. Of several GPUs together: sums, and the rate and
- * the times of the slowest. */
+ * the times of the slowest. Of a tensor split a device's part of an expert counts as one. */
 typedef struct carat_expert_info {
     int32_t n_layers;             /* with experts */
     int32_t n_experts, n_slots;   /* of all layers together */

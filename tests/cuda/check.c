@@ -524,6 +524,7 @@ int main(int argc, char **argv)
         check_pool(&g);
         check_pool_drafts(&g);
         check_expert_slots(&g);
+        check_rank_slots(&g);
         check_placements(&g);
         check_stages(&g);
         check_overlap(&g);

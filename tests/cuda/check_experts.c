@@ -20,6 +20,7 @@ enum { CTX = 128, PROMPT = 50, STEPS = 8, ANSWER = 8, JOBS = 2 };
 typedef struct experts_rig {
     rig *g;
     const char *name, *type, *part, *gpus; /* gpus NULL: one device */
+    const char *split;                     /* "tensor"; NULL: by layers */
     fidelity f;
     carat_model *whole, *some;
     carat_session *a, *b;
@@ -29,7 +30,7 @@ typedef struct experts_rig {
 
 static void say(experts_rig *r, const char *what, double n)
 {
-    verdict(r->g, "experts",
+    verdict(r->g, r->split ? "tensor slots" : "experts",
             text("%-9s %-5s %4s%s%s: %s", r->name, r->type, r->part, r->gpus ? " on " : "",
                  r->gpus ? r->gpus : "", what),
             n, 0);
@@ -304,21 +305,26 @@ static status check_counts(experts_rig *r, const char *path, const carat_model_o
     return OK;
 }
 
+/* Of a tensor split the whole model is on one device, as one rank. */
+enum { PLACES = 6 };
+typedef struct place {
+    const char *part, *gpus, *gpu_split;
+} place;
+static const place by_layers[PLACES] = {{"50%", NULL, NULL},    {"50%", "0,0", NULL},
+                                        {"50%", "0,0", "1,2"},  {"0.6", NULL, NULL},
+                                        {"0.6", "0,0,0", NULL}, {"0.9", NULL, NULL}};
+static const place by_tensors[PLACES] = {{"50%", "0,0", NULL},     {"0.6", "0,0,0,0", NULL},
+                                         {"50%", NULL, NULL},      {"0.6", "0,0,0", NULL},
+                                         {"50%", "0,0,0,0", NULL}, {"0.9", "0,0", NULL}};
+
 /* gpu_layers: the CPU has the layers before them, with their experts; 0: none. */
 static void check_file(experts_rig *r, const char *path, int32_t gpu_layers)
 {
-    static const struct {
-        const char *part, *gpus, *split;
-    } c[] = {{"50%", NULL, NULL},
-             {"50%", "0,0", NULL},
-             {"50%", "0,0", "1,2"},
-             {"0.6", NULL, NULL},
-             {"0.6", "0,0,0", NULL},
-             {"0.9", NULL, NULL}};
+    const place *c = r->split ? by_tensors : by_layers;
     err e = {0};
     carat_model_info info;
     const carat_model_options whole = {
-        .device = "cuda", .gpu_layers = gpu_layers, .experts_gpu = "100%"};
+        .device = "cuda", .split = r->split, .gpu_layers = gpu_layers, .experts_gpu = "100%"};
     status st = carat_model_open(path, &whole, &r->whole, &e);
     if (!st) {
         carat_model_get_info(r->whole, &info);
@@ -326,15 +332,16 @@ static void check_file(experts_rig *r, const char *path, int32_t gpu_layers)
         r->x = mem_calloc(2 * r->n_vocab, sizeof *r->x);
         r->y = r->x + r->n_vocab;
     }
-    for (int i = 0; i < (r->g->quick || gpu_layers ? 2 : 6) && !st; i++) {
+    for (int i = 0; i < (r->g->quick || gpu_layers ? 2 : PLACES) && !st; i++) {
         const carat_model_options o = {.device = c[i].gpus ? NULL : "cuda",
                                        .gpus = r->gpus = c[i].gpus,
-                                       .gpu_split = c[i].split,
+                                       .gpu_split = c[i].gpu_split,
+                                       .split = r->split,
                                        .gpu_layers = gpu_layers,
                                        .draft = "lookup",
                                        .experts_gpu = r->part = c[i].part};
         st = carat_model_open(path, &o, &r->some, &e);
-        if (st == E_ARG && c[i].gpus) { /* too few layers for so many */
+        if (st == E_ARG && c[i].gpus && !r->split) { /* too few layers for so many */
             e = (err){0};
             st = OK;
             continue;
@@ -348,7 +355,8 @@ static void check_file(experts_rig *r, const char *path, int32_t gpu_layers)
         st = st ? st : check_counts(r, path, &o, &e);
     }
     if (st)
-        failed(r->g, "experts", text("%s %s: %s", r->name, r->type, e.text));
+        failed(r->g, r->split ? "tensor slots" : "experts",
+               text("%s %s: %s", r->name, r->type, e.text));
     mem_free(r->x);
     carat_model_close(r->whole);
     r->whole = NULL;
@@ -418,8 +426,9 @@ static void check_budgets(rig *g, const char *gpus)
     fidelity_close(&f);
 }
 
-/* The bundled model, whose text must be the same. */
-static void check_bundled(rig *g)
+/* The bundled model, whose text must be the same. split: "tensor", of a whole rank and two with
+ * slots; or NULL. */
+static void check_bundled(rig *g, const char *split)
 {
     static const char *const part[] = {"100%", "50%", "25%"};
     const carat_session_options so = {.n_ctx = 128, .checkpoint_mb = -1};
@@ -431,7 +440,11 @@ static void check_bundled(rig *g)
     size_t n_bytes = 0;
     status st = file_read_all("models/demo.gguf", 64 << 20, &bytes, &n_bytes, &e);
     for (int i = 0; i < 3 && !st; i++) {
-        const carat_model_options o = {.device = "cuda", .experts_gpu = part[i], .session = &so};
+        const carat_model_options o = {.device = split && i ? NULL : "cuda",
+                                       .gpus = split && i ? "0,0" : NULL,
+                                       .split = split,
+                                       .experts_gpu = part[i],
+                                       .session = &so};
         carat_generate_options go = {.max_tokens = ANSWER};
         carat_model *m = NULL;
         carat_session *s = NULL;
@@ -453,9 +466,62 @@ static void check_bundled(rig *g)
     }
     mem_free(bytes);
     if (st)
-        failed(g, "experts", e.text);
+        failed(g, split ? "tensor slots" : "experts", e.text);
     else
-        verdict(g, "experts", "bundled model: greedy texts that differ", wrong, 0);
+        verdict(g, split ? "tensor slots" : "experts", "bundled model: greedy texts that differ",
+                wrong, 0);
+}
+
+/* Ranks of a tensor split keep the counts of the model, whatever their number, and other splits
+ * read them. */
+static void check_counts_of_ranks(rig *g, const char *name, num_type type)
+{
+    static const char *const gpus[] = {"0", "0,0", "0,0,0", "0,0,0,0"};
+    const carat_session_options so = {.n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1};
+    fidelity f;
+    char counts[300], *bytes[2] = {NULL};
+    size_t n_bytes[2] = {0};
+    double differ = 0;
+    err e = {0};
+    carat_expert_info info = {0};
+    carat_model *m = NULL;
+    fidelity_open(&f, name);
+    const fidelity_file v = {.type = type};
+    const char *path = fidelity_write(&f, &v);
+    snprintf(counts, sizeof counts, "%s.experts", path);
+    status st = OK;
+    for (int i = 0; i < 4 && !st; i++) {
+        const carat_model_options o = {.gpus = gpus[i], .split = "tensor", .experts_gpu = "50%"};
+        carat_session *s = NULL;
+        unlink(counts);
+        st = carat_model_open(path, &o, &m, &e);
+        st = st ? st : carat_session_open(m, &so, &s, &e);
+        st = st ? st : carat_eval(s, f.tokens, PROMPT, NULL, NULL, &e);
+        for (int32_t k = 0; k < STEPS && !st; k++)
+            st = carat_append(s, f.tokens + k, 1, false, NULL, &e);
+        carat_session_close(s);
+        carat_model_close(m);
+        st = st ? st : file_read_all(counts, 1 << 20, &bytes[i > 0], &n_bytes[i > 0], &e);
+        differ += i && !st &&
+                  (n_bytes[0] != n_bytes[1] || memcmp(bytes[0], bytes[1], n_bytes[0]) != 0);
+        if (i)
+            mem_free(bytes[1]);
+    }
+    const carat_model_options layers = {.device = "cuda", .experts_gpu = "50%"};
+    st = st ? st : carat_model_open(path, &layers, &m, &e);
+    if (st) {
+        failed(g, "tensor slots", text("counts, %s: %s", name, e.text));
+    } else {
+        carat_experts(m, &info);
+        carat_model_close(m);
+        verdict(g, "tensor slots", text("counts, %s: those that differ", name), differ, 0);
+        verdict(g, "tensor slots", text("counts, %s: not read without a split", name),
+                !info.counts_file, 0);
+    }
+    mem_free(bytes[0]);
+    unlink(counts);
+    unlink(path);
+    fidelity_close(&f);
 }
 
 void check_expert_slots(rig *g)
@@ -467,7 +533,7 @@ void check_expert_slots(rig *g)
     if (my_turn(g, "experts"))
         check_budgets(g, "0,0");
     if (my_turn(g, "experts"))
-        check_bundled(g);
+        check_bundled(g, NULL);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < (g->quick ? 2 : 3); k++) {
             if (!my_turn(g, "experts") || (g->quick && i && k))
@@ -487,4 +553,33 @@ void check_expert_slots(rig *g)
             unlink(path);
             fidelity_close(&r.f);
         }
+}
+
+/* Ranks of a tensor split, each with slots for its part of every expert (of floats, and of the
+ * bundled model), or for some of the experts. */
+void check_rank_slots(rig *g)
+{
+    static const struct {
+        const char *name;
+        num_type type;
+    } files[] = {{"gpt-oss", NUM_BF16},   {"moe", NUM_Q8_0},       {"moe", NUM_F32},
+                 {"qwen3moe", NUM_Q8_0}, {"qwen35moe", NUM_Q8_0}, {"laguna", NUM_Q8_0}};
+    for (int i = 0; i < 2; i++)
+        if (my_turn(g, "tensor slots"))
+            check_counts_of_ranks(g, files[i].name, files[i].type);
+    if (my_turn(g, "tensor slots"))
+        check_bundled(g, "tensor");
+    for (int i = 0; i < (g->quick ? 2 : 6); i++) {
+        if (!my_turn(g, "tensor slots"))
+            continue;
+        const num_type type = files[i].type;
+        experts_rig r = {
+            .g = g, .name = files[i].name, .type = num_name(type), .split = "tensor"};
+        fidelity_open(&r.f, r.name);
+        const fidelity_file v = {.type = type == NUM_F32 ? 0 : type};
+        const char *path = fidelity_write(&r.f, &v);
+        check_file(&r, path, 0);
+        unlink(path);
+        fidelity_close(&r.f);
+    }
 }

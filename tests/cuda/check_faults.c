@@ -48,7 +48,9 @@ typedef struct failing {
 
 static const char *name_of(const failing *t)
 {
-    return t->split ? "rank" : t->experts ? "stage with slots" : "stage";
+    return t->split ? (t->experts ? "rank with slots" : "rank")
+           : t->experts ? "stage with slots"
+                        : "stage";
 }
 
 static status open_failing(failing *t, const char *path, err *e)
@@ -57,7 +59,7 @@ static status open_failing(failing *t, const char *path, err *e)
     const carat_model_options o = {.gpus = "0,0,0",
                                    .split = t->split,
                                    .experts_gpu = t->experts,
-                                   .experts_cpu = t->experts,
+                                   .experts_cpu = t->split ? NULL : t->experts,
                                    .n_threads = 1};
     status st = carat_model_open(path, &o, &t->m, e);
     st = st ? st : carat_session_open(t->m, &so, &t->s, e);
@@ -398,7 +400,7 @@ static void check_split(rig *g, const failing *of)
     if (stages)
         st = check_rings(g, &e);
 #ifdef EMU_CAN_FAIL
-    if (of->split)
+    if (of->split && !of->experts)
         st = check_lost_rank(g, path, &e);
     else if (stages)
         st = st ? st : check_lost(g, path, &e);
@@ -428,4 +430,5 @@ void check_faults(rig *g)
     check_split(g, &(failing){0});
     check_split(g, &(failing){.split = "tensor"});
     check_split(g, &(failing){.experts = "50%"});
+    check_split(g, &(failing){.split = "tensor", .experts = "50%"});
 }

@@ -146,6 +146,7 @@ void check_nextn(rig *g);
 void check_pool(rig *g);
 void check_pool_drafts(rig *g);
 void check_expert_slots(rig *g);
+void check_rank_slots(rig *g);
 void check_placements(rig *g);
 void check_stages(rig *g);         /* several devices on one GPU share the layers */
 void check_overlap(rig *g);        /* what they do at the same time, and their recordings */

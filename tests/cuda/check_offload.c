@@ -21,6 +21,8 @@ enum { N_EXPERTS = 10, N_SLOTS = 3, ROWS = 20, K = 3, THREADS = 3 };
 typedef struct offload_rig {
     rig *g;
     pair w[3]; /* gate, up, down */
+    weight down[RANKS_MAX]; /* segments of it, if there are n_down > 1 */
+    int32_t n_down;
     expert_layer layer;
     float *v, *l; /* rows, and the router's logits */
     act_kind act;
@@ -37,13 +39,11 @@ static status open_experts(offload_rig *r, double part, err *e)
 {
     device *d = r->g->gpu;
     status st = OK;
-    for (int i = 0; i < 3; i++)
-        if (r->w[i].bytes)
-            r->w[i].w[1].in_slots = true;
+    for (int i = 0; i < r->layer.n_parts; i++)
+        r->layer.part[i]->in_slots = true;
     st = d->experts->open(d, &r->layer, 1, e);
-    for (int i = 0; i < 3 && !st; i++)
-        if (r->w[i].bytes)
-            st = d->weight_load(d, &r->w[i].w[1], e);
+    for (int i = 0; i < r->layer.n_parts && !st; i++)
+        st = d->weight_load(d, r->layer.part[i], e);
     st = st ? st : d->experts->fill(d, e);
     if (!st && part <= 1)
         st = d->experts->help(d, &(expert_help){.part = part, .n_threads = THREADS}, e);
@@ -53,10 +53,44 @@ static status open_experts(offload_rig *r, double part, err *e)
 static void close_experts(offload_rig *r)
 {
     device *d = r->g->gpu;
-    for (int i = 0; i < 3; i++)
-        if (r->w[i].bytes)
-            d->weight_free(d, &r->w[i].w[1]);
+    for (int i = 0; i < r->layer.n_parts; i++)
+        d->weight_free(d, r->layer.part[i]);
     d->experts->close(d);
+}
+
+/* Equal parts of the columns. */
+static void cut_down(offload_rig *r)
+{
+    const weight *w = &r->w[2].w[1];
+    uint64_t row = 0;
+    num_row_bytes(w->type, (uint64_t)(w->n_in / r->n_down), &row);
+    for (int32_t z = 0; z < r->n_down; z++) {
+        weight *to = &r->down[z];
+        *to = *w;
+        to->data = (const char *)w->data + (size_t)z * row;
+        to->n_in = w->n_in / r->n_down;
+        to->n_bytes = (size_t)row * (size_t)w->n_out * (size_t)w->n_mat;
+        to->bias = z ? NULL : w->bias;
+    }
+}
+
+/* The products of all segments, one after the other: mem_free. NULL: the pass failed. */
+static float *run_segments(offload_rig *r, pass *p, mat h, routing t)
+{
+    const int32_t n_out = r->down->n_out;
+    const size_t n = (size_t)h.rows * (size_t)n_out;
+    mat y[RANKS_MAX];
+    for (int32_t z = 0; z < r->n_down; z++)
+        y[z] = pass_mat(p, h.rows, 1, n_out);
+    if (!op_moe_down_segments(p, y, h, t, r->down, r->n_down))
+        err_set(&p->e, E_UNSUPPORTED, "segments of down take no launch of their own");
+    float *all = pass_failed(p) ? NULL : mem_alloc((size_t)r->n_down * n * sizeof *all);
+    for (int32_t z = 0; all && z < r->n_down; z++) {
+        float *one = gpu_rows(r->g, y[z]);
+        memcpy(all + (size_t)z * n, one, n * sizeof *one);
+        mem_free(one);
+    }
+    return all;
 }
 
 /* Of `rows` rows from the last: mem_free. NULL: the pass failed, and e says why; or it ends after
@@ -77,8 +111,13 @@ static float *run_pass_of(offload_rig *r, int32_t rows, bool gated_alone, err *e
     g->gpu->upload(g->gpu, z.at, r->l + from * N_EXPERTS, (size_t)rows * N_EXPERTS * sizeof(float));
     routing t = op_route(&p, z, K, NULL);
     mat h = op_moe_glu(&p, x, &t, gate, up, r->act);
-    mat y = gated_alone ? h : op_moe_down(&p, h, t, &r->w[2].w[1]);
-    float *got = pass_failed(&p) || gated_alone ? NULL : gpu_rows(g, y);
+    float *got = NULL;
+    if (!gated_alone && r->n_down > 1) {
+        got = run_segments(r, &p, h, t);
+    } else if (!gated_alone) {
+        const mat y = op_moe_down(&p, h, t, &r->w[2].w[1]);
+        got = pass_failed(&p) ? NULL : gpu_rows(g, y);
+    }
     *e = p.e;
     pass_end(&p);
     if (!got || !g->gpu->failed(g->gpu, e))
@@ -92,18 +131,20 @@ static float *run_rows(offload_rig *r, int32_t rows, err *e)
     return run_pass_of(r, rows, false, e);
 }
 
+/* n_down: segments of the down product; 1: it is whole. */
 static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff, bool fused,
-                          act_kind act)
+                          act_kind act, int32_t n_down)
 {
     static const double parts[] = {0, 1, 0.4, -1, 2};
     static const int32_t counts[] = {1, 2, 7, OFFLOAD_JOB_ROWS, ROWS};
     enum { N_COUNTS = sizeof counts / sizeof *counts, N_PARTS = sizeof parts / sizeof *parts };
-    offload_rig r = {.g = g, .act = act};
+    offload_rig r = {.g = g, .n_down = n_down, .act = act};
     float *want[N_COUNTS] = {NULL};
     double differ = 0, far = 0, idle = 0, busy = 0;
     err e = {0};
     status st = OK;
-    if (!my_turn(g, "offload") ||
+    const char *group = n_down > 1 ? "offload segments" : "offload";
+    if (!my_turn(g, group) ||
         !pair_make(g, &r.w[0], tg, n_in, fused ? 2 * n_ff : n_ff, N_EXPERTS, 0.05, false) ||
         (!fused && !pair_make(g, &r.w[1], tg, n_in, n_ff, N_EXPERTS, 0.05, false)) ||
         !pair_make(g, &r.w[2], td, n_ff, n_in, N_EXPERTS, 0.05, false))
@@ -113,17 +154,23 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
             pair_biased(g, &r.w[i]);
     r.v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0);
     r.l = draw(g, ROWS * N_EXPERTS, 2);
-    r.layer = (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K};
+    r.layer =
+        (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K, .n_down = n_down};
     for (int i = 0; i < 3; i++)
         if (r.w[i].bytes) {
             g->gpu->weight_free(g->gpu, &r.w[i].w[1]);
-            r.layer.part[r.layer.n_parts++] = &r.w[i].w[1];
+            if (i < 2 || n_down == 1)
+                r.layer.part[r.layer.n_parts++] = &r.w[i].w[1];
         }
+    if (n_down > 1)
+        cut_down(&r);
+    for (int32_t z = 0; n_down > 1 && z < n_down; z++)
+        r.layer.part[r.layer.n_parts++] = &r.down[z];
     for (int k = 0; k < N_PARTS && !st; k++) {
         expert_use use = {0};
         st = open_experts(&r, parts[k], &e);
         for (int i = 0; i < N_COUNTS && !st; i++) {
-            size_t n = (size_t)counts[i] * (size_t)n_in;
+            size_t n = (size_t)(n_down * counts[i]) * (size_t)n_in;
             float *y = run_rows(&r, counts[i], &e);
             if (!y) {
                 st = e.status;
@@ -149,19 +196,20 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
         close_experts(&r);
     }
     if (st)
-        failed(g, "offload", e.text);
+        failed(g, group, e.text);
     const char *what =
-        text("%s %s%s %d -> %d %s", num_name(tg), num_name(td), fused ? " halves" : "", n_in, n_ff,
+        text("%s %s%s%s %d -> %d %s", num_name(tg), num_name(td), fused ? " halves" : "",
+             n_down > 1 ? " segments" : "", n_in, n_ff,
              act == ACT_SWIGLU_CUT ? "cut, biases"
              : act == ACT_SILU     ? "silu"
                                    : "gelu");
     char shape[128];
     snprintf(shape, sizeof shape, "%.60s: parts that differ", what);
-    verdict(g, "offload", shape, differ, 0);
+    verdict(g, group, shape, differ, 0);
     snprintf(shape, sizeof shape, "%.60s: far from the GPU alone", what);
-    verdict(g, "offload", shape, far, 0);
+    verdict(g, group, shape, far, 0);
     snprintf(shape, sizeof shape, "%.60s: the CPU computed none, or some unasked", what);
-    verdict(g, "offload", shape, idle + busy, 0);
+    verdict(g, group, shape, idle + busy, 0);
     for (int i = 0; i < N_COUNTS; i++)
         mem_free(want[i]);
     mem_free(r.v);
@@ -180,8 +228,8 @@ static bool make_small(offload_rig *r)
         return false;
     r->v = draw(g, (size_t)ROWS * 64, 1.0);
     r->l = draw(g, ROWS * N_EXPERTS, 2);
-    r->layer =
-        (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K, .n_parts = 2};
+    r->layer = (expert_layer){
+        .n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K, .n_parts = 2, .n_down = 1};
     r->layer.part[0] = &r->w[0].w[1];
     r->layer.part[1] = &r->w[2].w[1];
     for (int i = 0; i < 3; i += 2)
@@ -276,20 +324,21 @@ static void check_other_act(rig *g)
 
 enum { CTX = 96, PROMPT = 20, STEPS = 5 };
 
-/* gpus NULL: on one device; of two the first has one layer, so that the other has enough of them for
- * guesses. cpu NULL: the whole model. part: of the experts that the GPU holds where others are fetched
+/* gpus NULL: on one device; of two stages the first has one layer, so that the other has enough of
+ * them for guesses. cpu NULL: the whole model. part: of the experts that the GPU holds where others are fetched
  * early. early: experts are fetched early, with this fate of the copies; -1: they are not. A copy
  * that comes is waited for, however slow this computer is. The same tokens as a prompt and one by
  * one; the last one after the model was parked. */
-static status logits_of(const char *path, const char *gpus, const char *cpu, int prefetch,
-                        const char *part, const fidelity *f, float *to, size_t n_vocab,
-                        carat_expert_info *info, err *e)
+static status logits_of(const char *path, const char *split, const char *gpus, const char *cpu,
+                        int prefetch, const char *part, const fidelity *f, float *to,
+                        size_t n_vocab, carat_expert_info *info, err *e)
 {
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
     const carat_model_options o = {.device = gpus ? NULL : "cuda",
                                    .gpus = gpus,
-                                   .gpu_split = gpus ? "1,9" : NULL,
+                                   .split = split,
+                                   .gpu_split = gpus && !split ? "1,9" : NULL,
                                    .experts_gpu = !cpu           ? "100%"
                                                   : prefetch < 0 ? "50%"
                                                                  : part,
@@ -325,8 +374,9 @@ static status logits_of(const char *path, const char *gpus, const char *cpu, int
     return st;
 }
 
-/* name: of a tiny model; NULL: the bundled one. part: a few more than one token's experts. */
-static void check_model(rig *g, const char *name, const char *part)
+/* name: of a tiny model; NULL: the bundled one. part: a few more than one token's experts. split:
+ * "tensor", or NULL. */
+static void check_model(rig *g, const char *name, const char *part, const char *split)
 {
     static const char *const cpu[] = {NULL,  "off", "0", "100%", "0.5",
                                       "0.5", "0.5", "0", "0",    "auto"};
@@ -351,7 +401,8 @@ static void check_model(rig *g, const char *name, const char *part)
     double differ = 0, idle = 0, never = 0;
     float *want = NULL, *got = NULL;
     size_t n = 0;
-    if (!my_turn(g, "offload"))
+    const char *group = split ? "tensor offload" : "offload";
+    if (!my_turn(g, group))
         return;
     fidelity_open(&f, name ? name : "moe");
     const char *path = "models/demo.gguf";
@@ -370,8 +421,8 @@ static void check_model(rig *g, const char *name, const char *part)
     carat_model_close(m);
     for (int i = 0; i < (g->quick && !strcmp(name, "bundled") ? 6 : CASES) && !st; i++) {
         unlink(counts); /* slots begin alike */
-        st = logits_of(path, gpus[i], cpu[i], prefetch[i], part, &f, i ? got : want, (size_t)info.n_vocab,
-                       &used, &e);
+        st = logits_of(path, split, gpus[i], cpu[i], prefetch[i], part, &f, i ? got : want,
+                       (size_t)info.n_vocab, &used, &e);
         never += prefetch[i] == PREFETCH_COMES ? !used.n_prefetched_used || used.n_prefetched_late
                  : prefetch[i] == PREFETCH_FAILS
                      ? used.n_failed != 1 || used.n_prefetched > 4
@@ -382,11 +433,10 @@ static void check_model(rig *g, const char *name, const char *part)
                 (i == 3 && (!used.n_cpu || !used.cpu_bytes));
     }
     if (st)
-        failed(g, "offload", text("%s: %s", name, e.text));
-    verdict(g, "offload", text("%s: models that differ", name), differ, 0);
-    verdict(g, "offload", text("%s: wrong accounts of the CPU's part", name), idle, 0);
-    verdict(g, "offload", text("%s: experts that come early are not used, or late", name), never,
-            0);
+        failed(g, group, text("%s: %s", name, e.text));
+    verdict(g, group, text("%s: models that differ", name), differ, 0);
+    verdict(g, group, text("%s: wrong accounts of the CPU's part", name), idle, 0);
+    verdict(g, group, text("%s: experts that come early are not used, or late", name), never, 0);
     unlink(counts);
     if (strcmp(name, "bundled") != 0)
         unlink(path);
@@ -425,21 +475,25 @@ void check_offload(rig *g)
         uint64_t row;
         bool narrow = num_row_bytes(t, 160, &row);
         check_formats(g, t, down[i % 5], narrow ? 160 : 512, 256, i & 1,
-                      i & 2 ? ACT_SILU : ACT_GELU_TANH);
+                      i & 2 ? ACT_SILU : ACT_GELU_TANH, 1);
     }
-    check_formats(g, NUM_Q4_K, NUM_Q8_0, 768, 96, true, ACT_GELU_TANH);
-    check_formats(g, NUM_MXFP4, NUM_MXFP4, 256, 128, false, ACT_SWIGLU_CUT);
-    check_formats(g, NUM_NVFP4, NUM_IQ4_XS, 512, 256, true, ACT_SILU);
-    check_formats(g, NUM_IQ4_NL, NUM_NVFP4, 160, 320, false, ACT_GELU_TANH);
-    check_formats(g, NUM_Q8_0, NUM_Q4_K, 96, 256, true, ACT_SWIGLU_CUT);
-    check_formats(g, NUM_IQ1_M, NUM_Q2_0, 256, 320, false, ACT_SILU);
-    check_formats(g, NUM_TQ1_0, NUM_IQ3_S, 256, 256, true, ACT_GELU_TANH);
+    check_formats(g, NUM_Q4_K, NUM_Q8_0, 768, 96, true, ACT_GELU_TANH, 1);
+    check_formats(g, NUM_MXFP4, NUM_MXFP4, 256, 128, false, ACT_SWIGLU_CUT, 1);
+    check_formats(g, NUM_NVFP4, NUM_IQ4_XS, 512, 256, true, ACT_SILU, 1);
+    check_formats(g, NUM_IQ4_NL, NUM_NVFP4, 160, 320, false, ACT_GELU_TANH, 1);
+    check_formats(g, NUM_Q8_0, NUM_Q4_K, 96, 256, true, ACT_SWIGLU_CUT, 1);
+    check_formats(g, NUM_IQ1_M, NUM_Q2_0, 256, 320, false, ACT_SILU, 1);
+    check_formats(g, NUM_TQ1_0, NUM_IQ3_S, 256, 256, true, ACT_GELU_TANH, 1);
+    check_formats(g, NUM_Q4_K, NUM_Q5_0, 256, 192, false, ACT_GELU_TANH, 2);
+    check_formats(g, NUM_Q8_0, NUM_Q8_0, 96, 128, false, ACT_SWIGLU_CUT, 4);
+    check_formats(g, NUM_Q6_K, NUM_Q4_K, 256, 512, false, ACT_SILU, 2);
     check_late(g);
     check_other_act(g);
     check_floats(g);
-    check_model(g, "laguna", "30%");
-    check_model(g, "qwen35moe", "30%");
-    check_model(g, "qwen3moe", "55%"); /* 4 of 8 experts for a token */
-    check_model(g, "gpt-oss", "55%");
-    check_model(g, NULL, "30%");
+    check_model(g, "laguna", "30%", NULL);
+    check_model(g, "qwen35moe", "30%", NULL);
+    check_model(g, "qwen3moe", "55%", NULL); /* 4 of 8 experts for a token */
+    check_model(g, "gpt-oss", "55%", NULL);
+    check_model(g, NULL, "30%", NULL);
+    check_model(g, NULL, "30%", "tensor"); /* others are whole on a rank */
 }

@@ -58,6 +58,7 @@ static bool make(prefetch_rig *r, num_type type)
             norm[k] += norm[k] < 0 ? -0.5f : 0.5f;
         r->x[i] = mem_alloc(ROWS * N_IN * sizeof *r->x[i]);
         r->layer[i] = (expert_layer){.n_parts = 2,
+                                     .n_down = 1,
                                      .n_experts = N_EXPERTS,
                                      .n_slots = N_SLOTS,
                                      .n_used = K,

@@ -116,8 +116,8 @@ static const struct {
     {"device_layers", "gauge", "Layers of a divided model on each of its devices.", false},
     {"device_crossing_bytes", "gauge",
      "Bytes that come from other devices, for each token that a divided model computes.", false},
-    {"device_expert_slots", "gauge", "Experts of its layers that a device of a divided model holds.",
-     true},
+    {"device_expert_slots", "gauge",
+     "Experts of its layers, or its parts of experts, that a device of a divided model holds.", true},
     {"device_expert_hits_total", "counter",
      "Pairs of row and expert that found it on the device of their layer.", true},
     {"device_expert_misses_total", "counter", "Those that did not.", true}};

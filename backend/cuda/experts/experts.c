@@ -432,7 +432,8 @@ void cuda_experts_begin(cuda_device *c, pass *p)
     end_swaps(c, x, x->streams);
     for (int32_t i = 0; i < x->n; i++)
         for (int32_t k = 0; k < x->layer[i].want.n_parts; k++)
-            x->layer[i].home[k].where = x->table + (x->streams ? x->n_all : 0) + x->layer[i].first;
+            x->layer[i].home[k].where = x->table + (x->streams ? x->n_all : 0) +
+                                        x->layer[i].first + x->layer[i].home[k].first;
     bool counted = take_counts(x) || x->taken;
     if (x->restless && !x->streams)
         stir(x, chosen);

@@ -46,7 +46,8 @@ typedef struct pool_layer {
                        distance is negative */
     uint8_t *host;  /* page-locked, [n_experts][bytes] */
     size_t host_bytes;
-    int32_t first; /* of its experts, in tables and counts */
+    int32_t first; /* of its experts, in tables and counts. They have room for those of other ranks
+                      of a tensor split too: kernels that count apart from a product count all */
     expert_slots map;
 } pool_layer;
 
@@ -57,7 +58,7 @@ typedef struct swap {
 } swap;
 
 struct cuda_experts {
-    int32_t n, n_all; /* layers; experts of all layers */
+    int32_t n, n_all; /* layers; experts of all layers, also those of other ranks */
     pool_layer *layer;
     uint8_t *memory; /* device */
     size_t memory_bytes;

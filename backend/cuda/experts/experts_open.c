@@ -21,13 +21,25 @@ static size_t part_bytes(const weight *w)
     return aligned(cuda_slot_bytes(w));
 }
 
+/* Of the device's experts the first that part k has. */
+static int32_t first_of(const expert_layer *l, int32_t k)
+{
+    return l->part[k]->first_mat - l->part[0]->first_mat;
+}
+
 uint64_t cuda_experts_one_bytes(const device *d, const expert_layer *l)
 {
     uint64_t n = 0;
     (void)d;
     for (int32_t i = 0; i < l->n_parts; i++)
-        n += part_bytes(l->part[i]);
+        n += first_of(l, i) ? 0 : part_bytes(l->part[i]); /* later segments share a place */
     return n;
+}
+
+/* How many experts the layer has on all devices together. */
+static int32_t n_everywhere(const expert_layer *l)
+{
+    return l->part[0]->n_mat_all ? l->part[0]->n_mat_all : l->n_experts;
 }
 
 /* The offsets of everything behind the slots. */
@@ -45,7 +57,7 @@ static sizes sizes_of(const device *d, const expert_layer *l, int32_t n)
         uint64_t offload = one * (uint64_t)(l[i].n_experts - l[i].n_slots);
         z.stages_at += one * (uint64_t)l[i].n_slots;
         z.stage = offload > z.stage ? offload : z.stage;
-        z.n_all += l[i].n_experts;
+        z.n_all += n_everywhere(&l[i]);
         all += one * (uint64_t)l[i].n_experts;
         largest = one > largest ? one : largest;
     }
@@ -200,12 +212,15 @@ static status open_layer(cuda_experts *x, int32_t i, const expert_layer *want, u
     l->from = (uintptr_t)l->from < (uintptr_t)l->host ? l->from : l->host;
     for (int32_t k = 0; k < want->n_parts; k++) {
         weight *w = want->part[k];
-        l->home[k] = (expert_home){.where = x->table + l->first,
+        const int32_t first = first_of(want, k);
+        at -= first ? part_bytes(w) : 0;
+        l->home[k] = (expert_home){.where = x->table + l->first + first,
                                    .count = k ? NULL : x->count + l->first,
                                    .from = l->from + at,
-                                   .host = l->host + at,
+                                   .host = l->host + (size_t)first * l->bytes + at,
                                    .expert_bytes = l->bytes,
-                                   .layer = i};
+                                   .layer = i,
+                                   .first = first};
         w->home = &l->home[k];
         at += part_bytes(w);
     }
@@ -263,10 +278,10 @@ status cuda_experts_open(device *d, const expert_layer *list, int32_t n, err *e)
     }
     uint8_t *slots = x->memory;
     for (int32_t i = 0, first = 0; i < n && !st; i++) {
-        x->layer[i].first = first;
+        x->layer[i].first = first + list[i].part[0]->first_mat;
         st = open_layer(x, i, &list[i], slots, e);
         slots += x->layer[i].bytes * (size_t)list[i].n_slots;
-        first += list[i].n_experts;
+        first += n_everywhere(&list[i]);
     }
 out:
     if (st)

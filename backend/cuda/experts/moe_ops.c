@@ -154,7 +154,7 @@ static void count_choice(pass *p, routing r, const weight *gate)
     if (!gate->home || p->dry || pass_failed(p) || !r.rows)
         return;
     cuda_select(p->dev);
-    cu_count_experts(cuda_of(p)->stream, r.id, r.rows * r.k, gate->home->count);
+    cu_count_experts(cuda_of(p)->stream, r.id, r.rows * r.k, gate->home->count - gate->first_mat);
 }
 
 /* Prompts: pairs sorted by expert, then one product over tiles of rows of one expert. */
@@ -436,16 +436,23 @@ static void add_segment(down_segments *a, float *y, const weight *w, int32_t x_g
 }
 
 /* Weights of blocks, rows of answers. A row alone takes one launch; so does each of several, where
- * they cannot be sorted. Others are sorted by segment. */
+ * they cannot be sorted. Others are sorted by segment. Where the host computes experts, or some come
+ * early, each segment has launches of its own. */
 static void segments_down(pass *p, const mat *y, mat x, routing r, const weight *w, int32_t n)
 {
     cuda_device *c = cuda_of(p);
     const size_t row = (size_t)r.k;
+    cuda_offload *offload = p->dry ? NULL : cuda_offload_of(c, w);
     dev_quant q = copy_by_pair(p, x, false);
     const size_t mark = pass_mark(p);
-    for (int32_t i = 0, first = 0; i < n && x.rows > 1; i++) {
+    for (int32_t i = 0, first = 0; i < n && (x.rows > 1 || offload); i++) {
         const dev_quant part = columns_of_copy(q, first);
-        const bool done = down_together(p, y[i], part, r, &w[i], NULL);
+        const offload_view v = offload ? cuda_offload_again(offload, &w[i]) : (offload_view){0};
+        bool done = x.rows > 1 && down_together(p, y[i], part, r, &w[i], offload ? &v : NULL);
+        if (!done && offload && !cuda_skip(p, y[i])) {
+            cu_product_vec_offload(c->stream, down_product(y[i], part, r, &w[i]), v);
+            done = true;
+        }
         first += w[0].n_in < x.cols ? w[i].n_in : 0;
         pass_release(p, mark);
         if (!done)
@@ -480,7 +487,7 @@ bool cuda_moe_down_segments(pass *p, const mat *y, mat x, routing r, const weigh
     bool can = cuda_few(p) && !cuda_is_float(kind) && x.cols % GROUP == 0;
     int32_t cols = 0;
     for (int32_t i = 0; i < n && can; i++) {
-        can = cuda_kind(p, &w[i]) == kind && !w[i].home && w[i].n_in % GROUP == 0;
+        can = cuda_kind(p, &w[i]) == kind && w[i].n_in % GROUP == 0;
         cols += w[i].n_in;
     }
     if (!can || (cols != x.cols && w->n_in != x.cols))
@@ -495,6 +502,7 @@ bool cuda_moe_down_segments(pass *p, const mat *y, mat x, routing r, const weigh
         if (v.codes)
             reads_experts(cuda_of(p), r, &v);
     }
+    cuda_experts_leave(p, w);
     return true;
 }
 

@@ -44,9 +44,8 @@ _Static_assert((int)OFFLOAD_Q4_1 - OFFLOAD_Q4_0 == (int)PACK_Q4_1 - PACK_Q4_0 &&
 
 typedef struct offload_part { /* a layer, as the kernel that hands over sees it */
     int64_t from, end;
-    int32_t n_experts;
-    const weight *router, *gate; /* router: NULL if it is not known */
-    float *bias;                 /* the host's copy, of gate and up; or NULL */
+    const expert_layer *list;
+    float *bias; /* the host's copy, of gate and up; or NULL */
 } offload_part;
 
 struct cuda_offload {
@@ -95,29 +94,49 @@ static offload_matrix matrix_of(const weight *w, const uint8_t *at)
                             v.n_unit};
 }
 
+_Static_assert((int)OFFLOAD_SEGMENTS == (int)RANKS_MAX, "down has a segment for each");
+
+/* NULL: gate holds both. */
+static const weight *up_of(const expert_layer *l)
+{
+    return l->n_parts - l->n_down == 2 ? l->part[1] : NULL;
+}
+
 static status layer_of(const offload_home *h, int32_t i, offload_layer *to, err *e)
 {
     const expert_layer *l = h->list;
-    const weight *gate = l->part[0], *up = l->n_parts == 3 ? l->part[1] : NULL;
-    const weight *down = l->part[l->n_parts - 1], *each[] = {gate, up ? up : gate, down};
-    int32_t n_ff = down->n_in;
-    bool fits = l->n_experts <= OFFLOAD_CHOICE && n_ff % OFFLOAD_GROUP == 0 &&
-                gate->n_out == (up ? n_ff : 2 * n_ff) && (!up || up->n_out == n_ff);
-    for (int k = 0; k < 3; k++)
-        fits &= each[k]->packed_kind >= PACK_Q4_0 && each[k]->packed_kind <= PACK_FP4;
-    fits = fits && each[1]->packed_kind == gate->packed_kind;
+    const weight *gate = l->part[0], *up = up_of(l);
+    weight *const *down = l->part + l->n_parts - l->n_down;
+    int32_t n_ff = 0;
+    bool fits = l->n_experts <= OFFLOAD_CHOICE && (!up || up->packed_kind == gate->packed_kind);
+    for (int32_t k = 0; k < l->n_parts; k++) {
+        const weight *w = l->part[k];
+        fits &= w->packed_kind >= PACK_Q4_0 && w->packed_kind <= PACK_FP4;
+        n_ff += k < l->n_parts - l->n_down ? 0 : w->n_in;
+    }
+    fits = fits && n_ff % OFFLOAD_GROUP == 0 && gate->n_out == (up ? n_ff : 2 * n_ff) &&
+           (!up || up->n_out == n_ff);
+    if (gate->n_mat_all)
+        return err_set(e, E_UNSUPPORTED,
+                       "experts in slots are neither computed by the CPU nor fetched early where "
+                       "each GPU has some of the experts whole (%s, --split tensor)",
+                       gate->name);
     if (!fits)
         return err_set(e, E_UNSUPPORTED,
                        "the CPU cannot compute experts beside the GPU: those of layer %d of the "
                        "mixture (%s) are not of blocks, or too many",
                        i, gate->name);
-    *to = (offload_layer){.expert_bytes = h->expert_bytes, .n_experts = l->n_experts, .n_ff = n_ff};
+    *to = (offload_layer){.expert_bytes = h->expert_bytes,
+                          .n_experts = l->n_experts,
+                          .n_ff = n_ff,
+                          .n_down = l->n_down};
     to->gate = to->up = matrix_of(gate, gate->home->host);
     if (up)
         to->up = matrix_of(up, up->home->host);
     else
         to->up_tile = n_ff / OFFLOAD_TILE;
-    to->down = matrix_of(down, down->home->host);
+    for (int32_t z = 0; z < l->n_down; z++)
+        to->down[z] = matrix_of(down[z], down[z]->home->host);
     packed v = cuda_view(gate);
     to->gate_parts = offload_gate_parts(v.n_tile, v.n_unit);
     return OK;
@@ -128,7 +147,7 @@ static status layer_of(const offload_home *h, int32_t i, offload_layer *to, err 
 static status take_biases(cuda_device *c, const expert_layer *l, float **copy, offload_layer *to,
                           err *e)
 {
-    const weight *up = l->n_parts == 3 ? l->part[1] : NULL;
+    const weight *up = up_of(l);
     const weight *bias[] = {l->part[0]->bias, up ? up->bias : NULL};
     const size_t n = (size_t)l->n_experts * (size_t)l->part[0]->n_out;
     if (!bias[0] && !bias[1])
@@ -218,9 +237,7 @@ status cuda_offload_open(cuda_device *c, const offload_home *home, int32_t n,
         x->part[i] = (offload_part){
             home[i].from,
             home[i].from + (int64_t)(home[i].expert_bytes * (size_t)home[i].list->n_experts),
-            home[i].list->n_experts,
-            home[i].list->router,
-            home[i].list->part[0],
+            home[i].list,
             NULL};
         st = st ? st : take_biases(c, home[i].list, &x->part[i].bias, &l[i], e);
     }
@@ -341,7 +358,7 @@ static offload_rule rule_of(const cuda_offload *x, int32_t layer)
 {
     const offload_part *part = &x->part[layer];
     offload_rule c = {.pair = x->pair,
-                      .where = part->gate->home->where,
+                      .where = part->list->part[0]->home->where,
                       .host_from = part->from,
                       .host_end = part->end,
                       .state = x->state};
@@ -355,7 +372,7 @@ offload_rule cuda_offload_tells(cuda_offload *x, const weight *router, int32_t r
     if (!x || rows != 1 || !hands_over(rows, k))
         return (offload_rule){0};
     for (int32_t i = 0; i < x->n; i++)
-        if (x->part[i].router == router) {
+        if (x->part[i].list->router == router) {
             offload_rule c = rule_of(x, i);
             x->told_layer = i;
             x->ask = c.ask = x->prefetch ? cuda_prefetch_ask(x->prefetch, i, 1) : (prefetch_ask){0};
@@ -405,7 +422,7 @@ offload_view cuda_offload_dispatch(cuda_device *c, cuda_offload *x, routing r, c
         cu_offload_dispatch(c->stream, (dispatch_args){.expert = r.id,
                                                        .rows = r.rows,
                                                        .k = r.k,
-                                                       .n_expert = x->part[layer].n_experts,
+                                                       .n_expert = x->part[layer].list->n_experts,
                                                        .rule = rule_of(x, layer),
                                                        .x = q,
                                                        .to = v});
@@ -417,9 +434,14 @@ offload_view cuda_offload_dispatch(cuda_device *c, cuda_offload *x, routing r, c
 offload_view cuda_offload_again(cuda_offload *x, const weight *down)
 {
     offload_view v = view_of(x, down);
+    const expert_layer *l = x->part[v.layer].list;
+    int32_t z = 0; /* which segment it is */
+    while (z < l->n_down - 1 && l->part[l->n_parts - l->n_down + z] != down)
+        z++;
+    v.room.y += (size_t)z * (size_t)down->n_out;
     if (x->handed)
         v.pair = x->pair;
-    x->handed = false;
+    x->handed = x->handed && z < l->n_down - 1;
     return v;
 }
 

@@ -55,7 +55,8 @@ cuda_offload *cuda_offload_shared(cuda_offload *x);
  * else this launches a kernel that tells and hands over. q: the int8 copy of the rows. */
 offload_view cuda_offload_dispatch(cuda_device *c, cuda_offload *x, routing r, const weight *gate,
                                    dev_quant q, offload_unit unit);
-/* For the product that reads the host's: the same, if the layer's gated product has handed over. */
+/* For the product that reads the host's, or one after the other for those of all segments: the
+ * same, if the layer's gated product has handed over. */
 offload_view cuda_offload_again(cuda_offload *x, const weight *down);
 /* For the launch of a router of so many rows, which then tells what becomes of its pairs; .pair
  * NULL: it tells nothing, because there are more rows, or x is NULL or has no such layer. */
