@@ -3,10 +3,12 @@
  *
  * CPU devices stand for GPUs.
  */
+#include "base/mem.h"
 #include "base/str.h"
 #include "carat.h"
+#include "engine/batch_int.h"
 #include "engine/disk.h"
-#include "engine/engine_int.h"
+#include "kv/paging.h"
 #include "tests/synth_file.h"
 #include "tests/test.h"
 
@@ -30,14 +32,14 @@ typedef struct rig {
 
 static const carat_session_options options = {.n_ctx = 128, .chunk = 32, .checkpoint_mb = -1};
 
-static void rig_open(rig *r, const char *path, int k)
+static void rig_open(rig *r, const char *path, const carat_session_options *so, int k)
 {
     carat_error e = {0};
-    carat_batch_options bo = {.session = options, .n_slots = 1};
+    carat_batch_options bo = {.session = *so, .n_slots = 1};
     carat_model_options o = {.device = splits[k].device, .split = splits[k].split, .n_threads = 1};
     CHECK_OK(carat_model_open(path, &o, &r->m, &e), e);
     CHECK_OK(carat_batch_open(r->m, &bo, &r->b, &e), e);
-    CHECK_OK(carat_session_open(r->m, &options, &r->s, &e), e);
+    CHECK_OK(carat_session_open(r->m, so, &r->s, &e), e);
 }
 
 static void rig_close(rig *r)
@@ -65,7 +67,7 @@ static void moves_everywhere(const char *size)
     for (int i = 0; i < N; i++)
         ids[i] = (7 + 31 * i + i * i) % 320;
     for (int k = 0; k < SPLITS; k++)
-        rig_open(&r[k], path, k);
+        rig_open(&r[k], path, &options, k);
     const size_t bytes = (size_t)r[0].m->core.n_vocab * sizeof *got;
     CHECK(bytes <= sizeof got);
     uint64_t n_bytes = 0;
@@ -112,6 +114,111 @@ PLAIN_TEST(snapshots_go_from_any_split_to_any_other)
     moves_everywhere("tiny-ple");
     moves_everywhere("tiny-qwen3");
     moves_everywhere("tiny-qwen35-keys");
+}
+
+/* What the pager of a session knows: pages, scores, votes. */
+static void put_paging(carat_session *s, str *to)
+{
+    kv_paging *p = kv_paging_new(&session_timeline(s)->kv);
+    CHECK(p);
+    size_t n = kv_paging_packed_bytes(p);
+    unsigned char *bytes = mem_alloc(n);
+    CHECK(bytes);
+    kv_paging_pack(p, bytes);
+    str_put(to, (const char *)bytes, n);
+    mem_free(bytes);
+    kv_paging_free(p);
+}
+
+static const carat_session_options scored = {.n_ctx = 1024,
+                                             .chunk = 64,
+                                             .checkpoint_mb = 16,
+                                             .kv_resident = 512,
+                                             .kv_policy = "scored",
+                                             .kv_tau = 8};
+
+/* Votes have the same sums under every split, at every token between two choices of pages. */
+PLAIN_TEST(votes_for_pages_are_the_same_under_every_split)
+{
+    enum { LONG = 800, MORE = 20 };
+    static const char *const sizes[] = {"tiny-qwen3", "tiny-wide"};
+    int32_t ids[LONG + MORE];
+    for (int i = 0; i < LONG + MORE; i++)
+        ids[i] = (7 + 31 * i + i * i) % 320;
+    for (int i = 0; i < 2; i++) {
+        AUTO(str_free) str want = {0};
+        for (int k = 0; k < SPLITS; k++) {
+            AUTO(str_free) str got = {0};
+            carat_pool_info info;
+            carat_error e = {0};
+            rig r;
+            rig_open(&r, synth_file(sizes[i], "f32", NULL, NULL), &scored, k);
+            CHECK_OK(carat_eval(r.s, ids, LONG, NULL, NULL, &e), e);
+            for (int t = 0; t < MORE; t++) {
+                CHECK_OK(carat_append(r.s, ids + LONG + t, 1, false, NULL, &e), e);
+                put_paging(r.s, k == 0 || k == 2 ? &want : &got);
+            }
+            carat_session_get_pool(r.s, &info);
+            CHECK_STR(info.policy, "scored");
+            CHECK_MSG(info.n_in > 0 && info.n_reselected > 2, "%lld pages came back, %lld choices",
+                      (long long)info.n_in, (long long)info.n_reselected);
+            CHECK_MSG(k == 0 || k == 2 ||
+                          (got.n == want.n && !memcmp(str_text(&got), str_text(&want), got.n)),
+                      "%s, split %d", sizes[i], k);
+            if (k == 1)
+                str_cut(&want, 0);
+            rig_close(&r);
+        }
+    }
+}
+
+/* A conversation goes through splits by the directory, each time with votes that wait for a choice.
+ * Logits behind its last token. */
+static void go_through(const char *path, const char *dir, const int *way, int n_hops, float *logits)
+{
+    enum { LONG = 700, EACH = 6 };
+    int32_t ids[LONG + 16 * EACH];
+    carat_session_options o = scored;
+    o.cache_dir = test_temp(dir);
+    for (int i = 0; i < LONG + 16 * EACH; i++)
+        ids[i] = (7 + 31 * i + i * i) % 320;
+    for (int h = 0; h < n_hops; h++) {
+        const carat_model_options mo = {
+            .device = splits[way[h]].device, .split = splits[way[h]].split, .n_threads = 1};
+        const int n = LONG + h * EACH;
+        carat_model *m;
+        carat_session *s;
+        carat_error e = {0};
+        int64_t reused;
+        CHECK_OK(carat_model_open(path, &mo, &m, &e), e);
+        CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+        CHECK_OK(carat_eval(s, ids, n + 1, NULL, &reused, &e), e);
+        CHECK_EQ(reused, h ? n : 0);
+        for (int t = 1; t < EACH; t++)
+            CHECK_OK(carat_append(s, ids + n + t, 1, false, logits, &e), e);
+        CHECK(session_timeline(s)->kv.pager->n_watched > 0);
+        carat_session_close(s);
+        carat_model_close(m);
+    }
+}
+
+PLAIN_TEST(conversations_with_votes_go_from_any_split_to_any_other)
+{
+    enum { HOPS = 6 };
+    static const int ways[][HOPS] = {{0, 0, 0, 0, 0, 0},
+                                     {0, 1, 0, 1, 1, 0},
+                                     {2, 2, 2, 2, 2, 2},
+                                     {2, 3, 4, 5, 3, 2},
+                                     {5, 2, 4, 3, 5, 4}};
+    const char *path = synth_file("tiny-qwen3", "f32", NULL, NULL);
+    static float want[MAX_VOCAB], got[MAX_VOCAB];
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const bool first = ways[i][1] == ways[i][0];
+        char dir[16];
+        snprintf(dir, sizeof dir, "way-%zu", i);
+        go_through(path, dir, ways[i], HOPS, first ? want : got);
+        CHECK_MSG(first || !memcmp(got, want, sizeof got), "way %zu", i);
+    }
 }
 
 /* A conversation that a program kept on disk is found by one with another split. */

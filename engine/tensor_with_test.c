@@ -41,6 +41,18 @@ static void fill(int32_t *ids, int32_t n)
         ids[i] = 5 + (7 + 31 * i + i * i) % 300;
 }
 
+/* Pages have left it, and were chosen as the policy says. */
+static void check_pool(const carat_session *s, const char *policy)
+{
+    carat_pool_info info;
+    carat_session_get_pool(s, &info);
+    if (!policy)
+        return;
+    CHECK_STR(info.policy, policy);
+    CHECK(info.lossy && info.n_paged_out > 0);
+    CHECK(!strcmp(policy, "lru") == !info.n_reselected);
+}
+
 /* Logits behind a prompt; then behind one that shares its first half. */
 static void evaluate(carat_model *m, const carat_session_options *o, float logits[2][MAX_VOCAB])
 {
@@ -53,6 +65,7 @@ static void evaluate(carat_model *m, const carat_session_options *o, float logit
     CHECK_OK(carat_eval(s, ids, PROMPT, logits[0], NULL, &e), e);
     ids[PROMPT / 2] ^= 1;
     CHECK_OK(carat_eval(s, ids, PROMPT, logits[1], NULL, &e), e);
+    check_pool(s, o->kv_policy);
     carat_session_close(s);
 }
 
@@ -190,6 +203,26 @@ PLAIN_TEST(sparse_prompts_are_the_same_on_any_number_of_devices)
     same_sessions(synth_file("tiny-qwen35-keys", "f32", NULL, NULL), (carat_model_options){0}, o);
 }
 
+/* A model in whole layers has the bits of one device. */
+static void same_in_layers(const char *path, const carat_session_options *o)
+{
+    static float one[2][MAX_VOCAB], more[2][MAX_VOCAB];
+    carat_session_options so = *o;
+    so.n_ctx = CTX;
+    so.chunk = 32;
+    so.checkpoint_mb = -1;
+    for (int32_t n = 1; n <= 3; n++) {
+        carat_model *m;
+        carat_error e = {0};
+        const split_place at = {.split = n > 1 ? "layers" : NULL, .n = n};
+        CHECK_OK(splits_open(path, (carat_model_options){0}, at, &m, &e), e);
+        CHECK_EQ(m->core.n_sides, n);
+        evaluate(m, &so, n == 1 ? one : more);
+        CHECK_MSG(n == 1 || !memcmp(one, more, sizeof one), "%s in layers of %d devices", path, n);
+        carat_model_close(m);
+    }
+}
+
 /* Pages leave the devices, and those that the model's queries ask for come back. */
 PLAIN_TEST(pools_are_the_same_on_any_number_of_devices)
 {
@@ -200,6 +233,7 @@ PLAIN_TEST(pools_are_the_same_on_any_number_of_devices)
         same_sessions(synth_file("tiny-wide", "f32", NULL, NULL), (carat_model_options){0}, o);
         same_sessions(synth_file("tiny-qwen35-keys", "f32", NULL, NULL), (carat_model_options){0},
                       o);
+        same_in_layers(synth_file("tiny-qwen3", "f32", NULL, NULL), &o);
     }
 }
 

@@ -357,12 +357,12 @@ const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool 
     if (first >= c->n_past + n_rows)
         return NULL;
     /* However a chunk is cut into passes, its rows count together. */
-    bool begins = c->n_past >= g->hold || c->n_past <= g->hold - window;
-    bool full = begins && g->n_watched >= KV_VOTE_ROWS;
-    if (again || !g->n_watched || full) {
+    bool begins = c->n_past >= g->hold || g->counted != g->hold;
+    if (again || !g->n_watched || (begins && g->n_watched >= KV_VOTE_ROWS)) {
         clear_votes(c);
         g->n_watched = 0;
     }
+    g->counted = g->hold;
     g->watch.seq = seq;
     g->watch.n_pages = g->n_summed;
     g->watch.pos = (int32_t)first;

@@ -74,6 +74,7 @@ typedef struct kv_pager {
     bool wants_rescore; /* the end of a prompt: select pages before the next pass */
     int64_t ready;      /* kv_pager_ready was called for the tokens below this position */
     int64_t hold;       /* no page moves before this position: a prompt's chunk ends there */
+    int64_t counted; /* rows of the chunk that ends there have votes */
     bool renew;      /* the cache was cut to exact tokens: all pages come, scores are forgotten */
     int64_t n_exact; /* tokens below it were computed while no page was away */
     int64_t n_reselected;

@@ -110,7 +110,7 @@ void kv_paging_apply(kv_cache *c, const kv_paging *s, int64_t n)
     g->r.clock = s->clock;
     g->n_exact = s->n_exact;
     g->n_watched = s->n_watched;
-    g->hold = s->hold;
+    g->hold = g->counted = s->hold;
     g->ready = 0;
     g->wants_rescore = s->wants_rescore;
     g->renew = s->renew;

@@ -506,6 +506,48 @@ TEST(pager_loses_nothing_on_a_full_disk)
     close_all(&calm);
 }
 
+/* Votes of CHUNK rows, in passes of `rows`. */
+static void watch_chunk(kv_cache *c, int64_t end, int32_t rows, int32_t chunk)
+{
+    kv_pager_hold(c, end);
+    for (int32_t i = 0; i < chunk; i += rows) {
+        CHECK(kv_pager_watch(c, 0, rows, false));
+        kv_pager_watched(c, rows);
+    }
+}
+
+/* Their sum stays below KV_LOOKED, however rare selections are, and passes may be cut anywhere. */
+TEST(pager_adds_votes_of_so_many_rows_at_most)
+{
+    enum { CHUNK = 60, CHUNKS = 40 };
+    rig r[2];
+    int32_t ids[POOL + 1];
+    float y[RIG_VOCAB];
+    uint64_t rng = test_seed();
+    int64_t most = 0;
+    int n_anew = 0;
+    err e = {0};
+    rig_draw(ids, POOL + 1, &rng);
+    for (int i = 0; i < 2; i++) {
+        open_paged(&r[i], &(cpu_options){.n_threads = 1}, &f32_words, KV_POLICY_SNAPKV, -1, 1);
+        for (int32_t k = 0; k <= POOL; k++)
+            CHECK_OK(one_token(&r[i], ids[k], y, &e), e);
+        CHECK(r[i].c.n_absent > 0);
+    }
+    const kv_pager *a = r[0].c.pager, *b = r[1].c.pager;
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t before = a->n_watched;
+        watch_chunk(&r[0].c, POOL + 1 + CHUNK + k % 2, CHUNK, CHUNK);
+        watch_chunk(&r[1].c, POOL + 1 + CHUNK + k % 2, 20, CHUNK);
+        CHECK_EQ(a->n_watched, b->n_watched);
+        n_anew += a->n_watched < before;
+        most = a->n_watched > most ? a->n_watched : most;
+    }
+    CHECK(n_anew > 0 && most >= KV_VOTE_ROWS && most < KV_VOTE_ROWS + KV_WATCH_WINDOW);
+    close_all(&r[0]);
+    close_all(&r[1]);
+}
+
 TEST(pager_refuses_a_pool_below_the_minimum)
 {
     rig r;

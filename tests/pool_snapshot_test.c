@@ -138,6 +138,42 @@ static void save_poison_restore(const char *policy, int n)
     close_all(&f);
 }
 
+/* At every token around a choice: whatever is watched by then. */
+PLAIN_TEST(pool_snapshots_around_a_choice_go_on_alike)
+{
+    enum { FIRST = 5, AROUND = 12, AFTER = 70 };
+    fixture f;
+    words w;
+    carat_snapshot *k[AROUND];
+    int32_t next[AROUND + 1];
+    err e = {0};
+    open_all(&f);
+    carat_session *s = open_session(f.m, KEEP, "scored"), *t = open_session(f.m, KEEP, "scored");
+    CHECK_OK(carat_eval(s, f.ids, PROMPT, NULL, NULL, &e), e);
+    const kv_pager *g = session_timeline(s)->kv.pager;
+    go_on(s, f.n_vocab, FIRST, 7, &w, f.a); /* a choice may be due behind the prompt */
+    go_on(s, f.n_vocab, (int)(residency_tau(&g->r) - g->r.since) - AROUND / 2, w.id[FIRST - 1], &w,
+          f.a);
+    next[0] = w.id[w.n - 1];
+    int64_t n_chosen = g->n_reselected;
+    for (int i = 0; i < AROUND; i++) {
+        CHECK_OK(carat_snapshot_take(s, &k[i], &e), e);
+        go_on(s, f.n_vocab, 1, next[i], &w, f.a);
+        next[i + 1] = w.id[0];
+    }
+    CHECK_EQ(g->n_reselected, n_chosen + 1);
+    go_on(s, f.n_vocab, AFTER, next[AROUND], &w, f.a);
+    for (int i = 0; i < AROUND; i++) {
+        CHECK_OK(carat_snapshot_restore(t, k[i], &e), e);
+        go_on(t, f.n_vocab, AROUND - i + AFTER, next[i], &w, f.b);
+        CHECK_MSG(!memcmp(f.a, f.b, (size_t)f.n_vocab * sizeof *f.a), "snapshot %d", i);
+        carat_snapshot_free(k[i]);
+    }
+    carat_session_close(s);
+    carat_session_close(t);
+    close_all(&f);
+}
+
 PLAIN_TEST(a_snapshot_of_scored_pages_goes_on_as_the_session)
 {
     save_poison_restore("scored", n_prompt());

@@ -53,7 +53,7 @@ typedef struct split_case {
     const char *tower, *draft;      /* sizes; draft also "nextn"; NULL: none */
     split_jobs jobs;
 } split_case;
-enum { SPLIT_CASES = 7 };
+enum { SPLIT_CASES = 9 };
 extern const split_case split_cases[SPLIT_CASES];
 /* Its files, and the options that name them. Of the path: valid as those of synth_file. */
 const char *split_case_write(const split_case *c, carat_model_options *o);
