@@ -46,8 +46,9 @@ typedef struct device_options {
                 split_needs),                                                                      \
         OPT_STR(T, where.split, "split", 0, "HOW",                                                 \
                 "how several GPUs share a model: layers (default); tensor: a part of every layer " \
-                "each; none refuses more than one",                                                \
-                .words = "layers tensor none"),                                                    \
+                "each; auto: the faster of the two, by measured links; none refuses more than "    \
+                "one",                                                                             \
+                .words = "layers tensor auto none"),                                               \
         OPT_INT(                                                                                   \
             T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                    \
             "the GPU computes the last N layers, the CPU the others (default: as many as fit)",    \

@@ -9,6 +9,7 @@
 #include "engine/engine_int.h"
 #include "engine/experts.h"
 #include "engine/fit.h"
+#include "engine/links.h"
 #include "engine/stages.h"
 #include "model/tensor_split.h"
 
@@ -150,6 +151,11 @@ static status read_gpus(const char *text, stage_list *l, err *e)
                    text, CARAT_GPUS_MAX);
 }
 
+bool split_is_open(const carat_model_options *opt)
+{
+    return opt->split && !strcmp(opt->split, "auto");
+}
+
 static bool by_tensors(const carat_model_options *opt)
 {
     return opt->split && !strcmp(opt->split, "tensor");
@@ -183,7 +189,7 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
         return err_set(e, E_ARG, "--gpus %.40s and --device %.40s: expected one of the two",
                        opt->gpus, opt->device);
     if (strcmp(split, "layers") && strcmp(split, "tensor") && strcmp(split, "none"))
-        return err_set(e, E_ARG, "--split '%.40s': expected layers, tensor or none", split);
+        return err_set(e, E_ARG, "--split '%.40s': expected layers, tensor, auto or none", split);
     if (lists_gpus(opt) && opt->plan_gpu_mb[0])
         return err_set(e, E_ARG,
                        "--gpus %.40s: numbers of GPUs that are here, and a plan is for "
@@ -328,8 +334,8 @@ static status place_ranks(carat_model *m, int32_t n, err *e)
     return st ? st : model_split(&m->core, m->other, n, e);
 }
 
-/* The stages beside the main device, which is open. */
-static status open_stages(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
+/* The devices of the list beside the main one, which is open. */
+static status open_others(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
 {
     const cpu_options cpu = cpu_wanted(opt);
     status st = OK;
@@ -347,6 +353,12 @@ static status open_stages(carat_model *m, const carat_model_options *opt, stage_
         }
     }
     m->n_stages = l->n;
+    return st;
+}
+
+static status open_stages(carat_model *m, const carat_model_options *opt, stage_list *l, err *e)
+{
+    status st = open_others(m, opt, l, e);
     if (!st && by_tensors(opt))
         return place_ranks(m, l->n, e);
     for (int32_t k = 0; k < l->n && !st; k++)
@@ -610,7 +622,7 @@ static status choose_gpus(carat_model *m, const carat_model_options *opt, stage_
     return l->n > 1 ? OK : stages_place(m, e); /* sides are as for one device */
 }
 
-status open_device(carat_model *m, const carat_model_options *opt, err *e)
+static status open_split(carat_model *m, const carat_model_options *opt, err *e)
 {
     stage_list l;
     bool replace = false; /* layers have been on several GPUs, and go to the CPU */
@@ -655,4 +667,75 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
         return st;
     tell_division(m);
     return opt->vocab_only ? OK : check_weights_fit(m, opt, e);
+}
+
+/* ---- Layers or tensors, by links ------------------------------------------------------------ */
+
+enum { SUMS_OF_LAYER = 2 };    /* after attention, and after the feed-forward part */
+static const double LEAST_GAIN = 1.1; /* below, other bits and slower prompts are not worth it */
+
+/* Opens the GPUs that a tensor split would have, and measures. */
+static status measure_links(carat_model *m, const carat_model_options *opt, stage_list *l,
+                            link_speed *s, err *e)
+{
+    device *dev[CARAT_GPUS_MAX];
+    status st = read_stages(opt, l, e);
+    if (st || (st = choose_gpu(m, opt, l, e)))
+        return st;
+    if (is_stand_in(opt) && links_of_stand_ins) {
+        *s = *links_of_stand_ins;
+        return OK;
+    }
+    if (!m->dev || l->n < 2)
+        return err_set(e, E_UNSUPPORTED, "there are no two GPUs");
+    if ((st = open_others(m, opt, l, e)))
+        return st;
+    for (int32_t i = 0; i < l->n; i++)
+        dev[i] = model_device(m, i);
+    return links_measure(dev, l->n, (size_t)m->core.n_embd * sizeof(float), s, e);
+}
+
+/* Of --split auto. Leaves all devices closed. */
+static const char *choose_split(carat_model *m, const carat_model_options *opt, err *why)
+{
+    carat_model_options o = *opt;
+    stage_list l;
+    link_speed s;
+    o.split = "tensor";
+    const status st = measure_links(m, &o, &l, &s, why);
+    close_devices(m);
+    m->passed_over[0] = 0;
+    if (st)
+        return "layers";
+    const double gain = links_gain(&s, l.n, (double)m->core.active_bytes,
+                                   SUMS_OF_LAYER * m->core.n_layer);
+    err_set(why, E_UNSUPPORTED,
+            "a copy between GPUs takes %.1f us and memory is read at %.0f GB/s, so a token by "
+            "tensors is predicted to be %.2f times as fast",
+            s.copy_s * 1e6, s.bytes_s * 1e-9, gain);
+    return gain >= LEAST_GAIN ? "tensor" : "layers";
+}
+
+void tell_split(carat_model *m, const char *split, const char *why)
+{
+    size_t at = strlen(m->device_why);
+    snprintf(m->device_why + at, sizeof m->device_why - at, "; --split auto is %s: %.250s", split,
+             why);
+}
+
+status open_device(carat_model *m, const carat_model_options *opt, err *e)
+{
+    carat_model_options o = *opt;
+    err why = {0};
+    if (!split_is_open(opt))
+        return open_split(m, opt, e);
+    if (opt->plan_gpu_mb[0])
+        return err_set(e, E_ARG,
+                       "--split auto measures links between GPUs that are here, and a plan is for "
+                       "others: expected --split layers or tensor");
+    o.split = choose_split(m, opt, &why);
+    status st = open_split(m, &o, e);
+    if (!st)
+        tell_split(m, o.split, why.text);
+    return st;
 }

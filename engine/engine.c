@@ -235,29 +235,53 @@ out:
     return st;
 }
 
+/* path NULL: bytes. */
+static status open_once(const char *path, const carat_bytes *bytes, const carat_model_options *opt,
+                        carat_model **m, err *e)
+{
+    gguf g = {0};
+    status st = path ? gguf_open(&g, path, opt && opt->no_mmap, opt ? opt->progress : NULL,
+                                 opt ? opt->progress_user : NULL, e)
+                     : gguf_open_bytes(&g, bytes->at, bytes->n,
+                                       bytes->name ? bytes->name : "model in memory", e);
+    return st ? st : open_gguf(&g, opt, m, e);
+}
+
+/* A model is split by tensors once and for good. If --split auto chose that and the model cannot be
+ * split so, or does not fit so, it is opened again. */
+static status open_model(const char *path, const carat_bytes *bytes, const carat_model_options *opt,
+                         carat_model **m, err *e)
+{
+    err why = {0};
+    *m = NULL;
+    if (!opt || !split_is_open(opt))
+        return open_once(path, bytes, opt, m, e);
+    status st = open_once(path, bytes, opt, m, &why);
+    if (st != E_MEMORY && st != E_UNSUPPORTED)
+        return st ? err_set(e, st, "%s", why.text) : OK;
+    carat_model_options o = *opt;
+    o.split = "layers";
+    st = open_once(path, bytes, &o, m, e);
+    if (!st)
+        tell_split(*m, o.split, why.text);
+    return st;
+}
+
 carat_status carat_model_open(const char *path, const carat_model_options *opt, carat_model **m,
                               carat_error *e)
 {
-    gguf g = {0};
-    status st;
     *m = NULL;
-    if (!path)
-        return err_set(e, E_ARG, "carat_model_open: no path");
-    st = gguf_open(&g, path, opt && opt->no_mmap, opt ? opt->progress : NULL,
-                   opt ? opt->progress_user : NULL, e);
-    return st ? st : open_gguf(&g, opt, m, e);
+    return path ? open_model(path, NULL, opt, m, e)
+                : err_set(e, E_ARG, "carat_model_open: no path");
 }
 
 carat_status carat_model_open_bytes(const void *bytes, size_t n_bytes, const char *name,
                                     const carat_model_options *opt, carat_model **m, carat_error *e)
 {
-    gguf g = {0};
-    status st;
+    const carat_bytes b = {bytes, n_bytes, name};
     *m = NULL;
-    if (!bytes)
-        return err_set(e, E_ARG, "carat_model_open_bytes: no bytes");
-    st = gguf_open_bytes(&g, bytes, n_bytes, name ? name : "model in memory", e);
-    return st ? st : open_gguf(&g, opt, m, e);
+    return bytes ? open_model(NULL, &b, opt, m, e)
+                 : err_set(e, E_ARG, "carat_model_open_bytes: no bytes");
 }
 
 void carat_model_close(carat_model *m)

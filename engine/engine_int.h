@@ -218,6 +218,8 @@ status model_check_writes(const carat_model *m, err *e);
 
 /* devices.c: opens the devices of m, divides it, and checks that it fits. Sets device_why. */
 status open_device(carat_model *m, const carat_model_options *opt, err *e);
+bool split_is_open(const carat_model_options *opt); /* --split auto */
+void tell_split(carat_model *m, const char *split, const char *why); /* in device_why */
 cpu_options cpu_wanted(const carat_model_options *opt);
 
 /* Gives a CPU beside the stages that part of m, or another part; before weights are loaded. E_ARG:

@@ -59,8 +59,9 @@ typedef struct carat_model_options {
      * same part of its memory is taken. */
     const char *gpu_split;
     /* How they share the model: NULL or "layers"; "tensor": each has a part of every layer, also
-     * where there is one, and answers do not depend on their number; "none" refuses more than one.
-     */
+     * where there is one, and answers do not depend on their number; "auto": one of these, by
+     * links that are measured now, so the next opening may choose the other; "none" refuses more
+     * than one. */
     const char *split;
     /* For a model on GPUs: the number of layers there, counted from the last; 0: all. The CPU has
      * the other layers and the embeddings. With cpu_experts it has the experts of all layers. */
