@@ -400,6 +400,28 @@ TEST(a_tensor_split_survives_every_failing_allocation)
                           (void *)(size_t)synth_file("tiny-dense", "f32", NULL, NULL));
 }
 
+static status plan_slots(void *path, err *e)
+{
+    const carat_model_options o = {.vocab_only = true,
+                                   .split = "tensor",
+                                   .experts_gpu = "50%",
+                                   .plan_gpu_mb = {4000, 4000}};
+    carat_expert_info x[2] = {{0}};
+    carat_model *m = NULL;
+    status st = carat_model_open(path, &o, &m, e);
+    for (int i = 0; i < 2 && !st; i++)
+        CHECK(carat_experts_on(m, i, &x[i]) && x[i].n_slots);
+    CHECK(st || x[0].n_slots == x[1].n_slots);
+    carat_model_close(m);
+    return st;
+}
+
+TEST(ranks_with_slots_survive_every_failing_allocation)
+{
+    test_every_allocation(plan_slots,
+                          (void *)(size_t)synth_file("tiny-moe", "f32", NULL, NULL));
+}
+
 static void refused(const char *path, carat_model_options o, const char *part)
 {
     carat_model *m;

@@ -211,7 +211,7 @@ static status check_devices(experts_rig *r, const carat_session_options *so, err
     carat_expert_info all, info, sum = {0};
     carat_device_memory mem[CARAT_DEVICES_MAX];
     carat_memory_plan plan;
-    double beyond = 0, wrong = 0, mute = 0;
+    double beyond = 0, other = 0, wrong = 0, mute = 0;
     status st = carat_plan(r->some, so, &plan, e);
     if (st)
         return st;
@@ -226,7 +226,10 @@ static status check_devices(experts_rig *r, const carat_session_options *so, err
         mute += !info.n_hits || !info.n_misses || !info.n_streamed || !info.read_bytes ||
                 !(info.bus_bytes_s > 0) || !(info.wait_ms > 0) ||
                 info.device_bytes != p->expert_bytes;
-        beyond += mem[i].used_bytes > p->total_bytes - p->reserve_bytes;
+        const uint64_t planned = p->total_bytes - p->reserve_bytes;
+        beyond += mem[i].used_bytes > planned;
+        /* What comes early takes none where it is impossible, and the plan has it. */
+        other += r->split && !info.prefetch_most && mem[i].used_bytes != planned;
         wrong += d->experts->n_wrong(d);
         sum.n_experts += info.n_experts;
         sum.n_slots += info.n_slots;
@@ -238,6 +241,7 @@ static status check_devices(experts_rig *r, const carat_session_options *so, err
     mute += half(r) && !sum.n_swaps;
     say(r, "devices where nothing was counted, copied or streamed", mute);
     say(r, "devices with bytes beyond the plan", beyond);
+    say(r, "devices with other bytes than planned", other);
     say(r, "slots and tables that are wrong", wrong);
     say(r, "accounts of devices are not the model's",
         sum.n_experts != all.n_experts || sum.n_slots != all.n_slots || sum.n_hits != all.n_hits ||
@@ -364,8 +368,9 @@ static void check_file(experts_rig *r, const char *path, int32_t gpu_layers)
 
 /* Budgets of MiB, of which the reserve of the device is the most: what is used stays within them,
  * more never means fewer experts, and what is too little has a sentence. Counts of earlier runs are
- * read, unless they are another model's. gpus NULL: one device; else two that share the memory. */
-static void check_budgets(rig *g, const char *gpus)
+ * read, unless they are another model's. gpus NULL: one device; else two that share the memory, of
+ * layers, or of ranks, which leave nothing to the CPU. */
+static void check_budgets(rig *g, const char *gpus, const char *split)
 {
     fidelity f;
     carat_expert_info info;
@@ -374,7 +379,8 @@ static void check_budgets(rig *g, const char *gpus)
     double beyond = 0, wasted = 0, fewer = 0, mute = 0, lost = 0;
     int32_t before = -1, n_refused = 0, n_host = 0, n_part = 0, n_whole = 0;
     uint64_t reserve = (gpus ? 2 : 1) * g->gpu->reserve_bytes;
-    const char *what = gpus ? "budgets of two" : "budgets";
+    const char *what = split ? "budgets of ranks" : gpus ? "budgets of two" : "budgets";
+    const char *group = split ? "tensor slots" : "experts";
     fidelity_open(&f, "moe");
     const char *path = fidelity_write(&f, NULL);
     snprintf(counts, sizeof counts, "%s.experts", path);
@@ -383,8 +389,11 @@ static void check_budgets(rig *g, const char *gpus)
         carat_model *m = NULL;
         carat_session *s = NULL;
         err e = {0};
-        const carat_model_options o = {
-            .device = gpus ? NULL : "cuda", .gpus = gpus, .gpu_mb = mb, .session = &so};
+        const carat_model_options o = {.device = gpus ? NULL : "cuda",
+                                       .gpus = gpus,
+                                       .split = split,
+                                       .gpu_mb = mb,
+                                       .session = &so};
         status st = carat_model_open(path, &o, &m, &e);
         status late = st ? OK : carat_session_open(m, &so, &s, &e);
         lost += late != OK; /* the session for which room was left */
@@ -412,15 +421,15 @@ static void check_budgets(rig *g, const char *gpus)
         carat_session_close(s);
         carat_model_close(m);
     }
-    verdict(g, "experts", text("%s: exceeded", what), beyond, 0);
-    verdict(g, "experts", text("%s: half a MiB has no slots", what), wasted, 0);
-    verdict(g, "experts", text("%s: fewer experts in a larger one", what), fewer, 0);
-    verdict(g, "experts", text("%s: no sentence", what), mute, 0);
-    verdict(g, "experts", text("%s: a model that fits, and its session does not", what), lost, 0);
-    verdict(g, "experts",
+    verdict(g, group, text("%s: exceeded", what), beyond, 0);
+    verdict(g, group, text("%s: half a MiB has no slots", what), wasted, 0);
+    verdict(g, group, text("%s: fewer experts in a larger one", what), fewer, 0);
+    verdict(g, group, text("%s: no sentence", what), mute, 0);
+    verdict(g, group, text("%s: a model that fits, and its session does not", what), lost, 0);
+    verdict(g, group,
             text("%s: %d too small, %d without slots, %d of a part, %d of all", what, n_refused,
                  n_host, n_part, n_whole),
-            !n_host || !n_part || !n_whole, 0);
+            (n_host > 0) == (split != NULL) || !n_part || !n_whole, 0);
     unlink(counts);
     unlink(path);
     fidelity_close(&f);
@@ -529,9 +538,9 @@ void check_expert_slots(rig *g)
     static const char *const names[] = {"moe", "laguna", "qwen35moe", "qwen3moe"};
     static const num_type types[] = {NUM_Q8_0, NUM_F32, NUM_BF16};
     if (my_turn(g, "experts"))
-        check_budgets(g, NULL);
+        check_budgets(g, NULL, NULL);
     if (my_turn(g, "experts"))
-        check_budgets(g, "0,0");
+        check_budgets(g, "0,0", NULL);
     if (my_turn(g, "experts"))
         check_bundled(g, NULL);
     for (int i = 0; i < 4; i++)
@@ -555,6 +564,33 @@ void check_expert_slots(rig *g)
         }
 }
 
+/* Allocations of the host that fail while ranks with slots are opened: a sentence, and the next one
+ * opens. Not all of them, because a model takes thousands. */
+static void check_failing_ranks(rig *g)
+{
+    const carat_model_options o = {.gpus = "0,0", .split = "tensor", .experts_gpu = "50%"};
+    const fidelity_file v = {.type = NUM_BF16};
+    fidelity f;
+    double wrong = 0;
+    int64_t n = 0, n_failed = 0;
+    fidelity_open(&f, "gpt-oss");
+    const char *path = fidelity_write(&f, &v);
+    for (bool hit = true; hit; n += 1 + n / (g->quick ? 2 : 8)) {
+        carat_model *m = NULL;
+        err e = {0};
+        mem_fail_after(n);
+        const status st = carat_model_open(path, &o, &m, &e);
+        hit = mem_fail_hit();
+        mem_fail_after(-1);
+        wrong += hit ? st != E_MEMORY || m != NULL : st != OK;
+        n_failed += hit;
+        carat_model_close(m);
+    }
+    verdict(g, "tensor slots", text("%d failing allocations: other ends", (int)n_failed), wrong, 0);
+    unlink(path);
+    fidelity_close(&f);
+}
+
 /* Ranks of a tensor split, each with slots for its part of every expert (of floats, and of the
  * bundled model), or for some of the experts. */
 void check_rank_slots(rig *g)
@@ -567,6 +603,10 @@ void check_rank_slots(rig *g)
     for (int i = 0; i < 2; i++)
         if (my_turn(g, "tensor slots"))
             check_counts_of_ranks(g, files[i].name, files[i].type);
+    if (my_turn(g, "tensor slots"))
+        check_budgets(g, "0,0", "tensor");
+    if (my_turn(g, "tensor slots"))
+        check_failing_ranks(g);
     if (my_turn(g, "tensor slots"))
         check_bundled(g, "tensor");
     for (int i = 0; i < (g->quick ? 2 : 6); i++) {
