@@ -237,6 +237,105 @@ PLAIN_TEST(pools_are_the_same_on_any_number_of_devices)
     }
 }
 
+static const carat_session_options scored = {.n_ctx = CTX,
+                                             .chunk = 32,
+                                             .checkpoint_mb = -1,
+                                             .kv_resident = 512,
+                                             .kv_policy = "scored",
+                                             .kv_tau = 8};
+
+/* Summaries, votes, kept queries and the stage of looks are on every rank. */
+TEST(plans_of_pools_of_ranks_are_what_is_taken)
+{
+    for (int32_t r = 1; r <= RANKS; r++) {
+        carat_model *m = open_on(synth_file("tiny-qwen3", "f32", NULL, NULL),
+                                 (carat_model_options){0}, r);
+        carat_device_memory before[CARAT_DEVICES_MAX], after[CARAT_DEVICES_MAX];
+        carat_session_options lru = scored;
+        carat_memory_plan plan, least;
+        carat_session *s;
+        carat_error e = {0};
+        lru.kv_policy = "lru";
+        CHECK_OK(carat_plan(m, &lru, &least, &e), e);
+        CHECK_OK(carat_plan(m, &scored, &plan, &e), e);
+        CHECK_EQ(carat_memory(m, before), r);
+        CHECK_OK(carat_session_open(m, &scored, &s, &e), e);
+        carat_memory(m, after);
+        for (int32_t i = 0; i < r; i++) {
+            const carat_device_plan *d = &plan.device[i];
+            CHECK_EQ(after[i].used_bytes - before[i].used_bytes,
+                     d->kv_swa_bytes + d->kv_global_bytes + d->scratch_bytes);
+            CHECK(d->kv_global_bytes > least.device[i].kv_global_bytes);
+        }
+        carat_session_close(s);
+        carat_model_close(m);
+    }
+}
+
+static void no_watch(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
+{
+    (void)q, (void)kv, (void)scale, (void)w;
+    if (!pass_failed(p))
+        err_set(&p->e, E_IO, "this rank watches no more");
+}
+
+/* Some ranks have voted in a pass that failed: its votes count for nothing, and it may run again. */
+TEST(any_rank_may_fail_a_watched_pass)
+{
+    enum { MORE = 24 };
+    static float logits[MAX_VOCAB];
+    int32_t ids[PROMPT + MORE], n_failed = 0;
+    carat_model *m = open_on(synth_file("tiny-qwen3", "f32", NULL, NULL), (carat_model_options){0},
+                             RANKS);
+    carat_session *s;
+    carat_error none = {0};
+    fill(ids, PROMPT + MORE);
+    CHECK_OK(carat_session_open(m, &scored, &s, &none), none);
+    CHECK_OK(carat_eval(s, ids, PROMPT, NULL, NULL, &none), none);
+    const kv_pager *g = session_timeline(s)->kv.pager;
+    int64_t n_chosen = g->n_reselected;
+    for (int32_t i = 0; i < MORE; i++) {
+        device *d = model_device(m, i % RANKS);
+        const device_ops *op = d->op;
+        device_ops bad = *op;
+        carat_error e = {0};
+        bad.watch_pages = no_watch;
+        d->op = &bad;
+        status st = carat_append(s, ids + PROMPT + i, 1, false, logits, &e);
+        d->op = op;
+        CHECK_EQ(carat_session_n_past(s), PROMPT + i + !st);
+        if (!st)
+            continue;
+        CHECK_MSG(st == E_IO && strstr(e.text, "watches no more"), "%s", e.text);
+        CHECK_EQ(g->n_watched, 0);
+        n_failed++;
+        CHECK_OK(carat_append(s, ids + PROMPT + i, 1, false, logits, &none), none);
+        CHECK_EQ(g->n_watched, 1);
+    }
+    CHECK(n_failed > RANKS && g->n_reselected > n_chosen);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+static status open_pool(void *arg, err *e)
+{
+    const carat_model_options o = {.device = "cpu,cpu", .split = "tensor", .n_threads = 1};
+    carat_model *m;
+    carat_session *s;
+    status st = carat_model_open(arg, &o, &m, e);
+    if (st)
+        return st;
+    st = carat_session_open(m, &scored, &s, e);
+    carat_session_close(s);
+    carat_model_close(m);
+    return st;
+}
+
+TEST(pools_of_ranks_survive_every_failing_allocation)
+{
+    test_every_allocation(open_pool, (void *)(size_t)synth_file("tiny-qwen3", "f32", NULL, NULL));
+}
+
 /* ---- Adapters ------------------------------------------------------------------------------- */
 
 PLAIN_TEST(adapters_are_the_same_on_any_number_of_devices)

@@ -2,12 +2,16 @@
  * pages leave for the host and come back, the youngest ones or by scores. While everything fits the
  * logits are those without a pool, bit for bit; then they are those of the CPU with the same pool.
  * Free pages of the device are NaN. A model divided between GPU and CPU scores pages, and looks at
- * them, on both sides.
+ * them, on both sides. Ranks of a tensor split count the votes of one device, in passes that are run,
+ * recorded and played again while new pages get summaries.
  */
 #include "base/mem.h"
+#include "backend/cuda/cuda_int.h"
 #include "engine/batch_int.h"
 #include "tests/cuda/check_int.h"
 #include "tests/fidelity_model.h"
+#include "tests/splits_rig.h"
+#include "tests/synth_file.h"
 
 #include <math.h>
 #include <string.h>
@@ -99,6 +103,82 @@ static status check_pair(pool_rig *x, err *e)
     return st;
 }
 
+/* ---- Ranks ---------------------------------------------------------------------------------- */
+
+enum { VOTES_LONG = 570, VOTES_MORE = 12, VOTES_PAGES = CTX / KV_PAGE };
+
+/* What a session says and counts at the last tokens of a text. */
+typedef struct votes_said {
+    uint64_t votes[VOTES_MORE][VOTES_PAGES];
+    float logits[1024];
+    int64_t n_chosen;
+    int n_recorded, n_pages[2]; /* pages with summaries at the first token, and the last */
+} votes_said;
+
+static int recordings(const carat_model *m)
+{
+    const cuda_device *c = m->dev->self;
+    int n = 0;
+    for (int i = 0; i < GRAPHS; i++)
+        n += c->graphs[i].exec != NULL;
+    return n;
+}
+
+/* Every token is watched. */
+static status count_votes(carat_model *m, const int32_t *ids, votes_said *x, err *e)
+{
+    const carat_session_options o = {.n_ctx = CTX,
+                                     .chunk = 64,
+                                     .checkpoint_mb = -1,
+                                     .kv_resident = POOL,
+                                     .kv_policy = "scored",
+                                     .kv_tau = KV_WATCH_TOKENS};
+    carat_session *s = NULL;
+    status st = carat_session_open(m, &o, &s, e);
+    st = st ? st : carat_eval(s, ids, VOTES_LONG, NULL, NULL, e);
+    for (int i = 0; i < VOTES_MORE && !st; i++) {
+        const kv_cache *c = &session_timeline(s)->kv;
+        if ((st = carat_append(s, ids + VOTES_LONG + i, 1, false, x->logits, e)))
+            break;
+        x->n_pages[i > 0] = c->pager->watch.n_pages;
+        kv_pager_get_votes(c, x->votes[i], c->pager->watch.n_pages);
+        x->n_chosen = c->pager->n_reselected;
+    }
+    x->n_recorded = recordings(m);
+    carat_session_close(s);
+    return st;
+}
+
+static void check_pool_ranks(rig *g)
+{
+    const char *path = synth_file("tiny-qwen3", "f32", NULL, NULL);
+    votes_said *one = mem_calloc(2, sizeof *one), *more = one + 1;
+    int32_t ids[VOTES_LONG + VOTES_MORE];
+    err e = {0};
+    status st = one ? OK : err_memory(&e, "a check", 2 * sizeof *one);
+    for (int i = 0; i < VOTES_LONG + VOTES_MORE; i++)
+        ids[i] = (7 + 31 * i + i * i) % 320;
+    for (int32_t n = 1; n <= (g->quick ? 2 : SPLITS_MAX) && !st; n++) {
+        carat_model *m = NULL;
+        const split_place at = {.split = "tensor", .n = n, .gpu = true};
+        st = splits_open(path, (carat_model_options){0}, at, &m, &e);
+        st = st ? st : count_votes(m, ids, n == 1 ? one : more, &e);
+        carat_model_close(m);
+        if (st || n == 1)
+            continue;
+        verdict(g, "pool", text("%d ranks: votes that differ", n),
+                memcmp(one->votes, more->votes, sizeof one->votes) != 0, 0);
+        verdict(g, "pool", text("%d ranks: logits that differ", n),
+                memcmp(one->logits, more->logits, sizeof one->logits) != 0, 0);
+        verdict(g, "pool", text("%d ranks: nothing chosen, or recorded, or no new page", n),
+                more->n_chosen < 3 || !more->n_recorded || more->n_pages[0] == more->n_pages[1], 0);
+    }
+    if (st)
+        failed(g, "pool", e.text);
+    mem_free(one);
+    unlink(path);
+}
+
 void check_pool(rig *g)
 {
     static const struct {
@@ -138,4 +218,6 @@ void check_pool(rig *g)
         unlink(path);
         fidelity_close(&f);
     }
+    if (my_turn(g, "pool"))
+        check_pool_ranks(g);
 }

@@ -431,10 +431,13 @@ __global__ void __launch_bounds__(THREADS) watch_top_kernel(watch_args a)
 /* votes[page] += exp(room - top) / sum of each query, in whole numbers, so no order counts
  * grid:   32 pages x job; a warp has every WARPS-th query
  * shared: a sum per warp and page
- * bound:  latency */
+ * bound:  latency: 16 reads of a thread in flight */
 __global__ void __launch_bounds__(THREADS) watch_add_kernel(watch_args a)
 {
+    constexpr int EACH = PAGE_QUERIES / WARPS;
     __shared__ unsigned long long sums[WARPS][32];
+    float2 stats[EACH];
+    float x[EACH];
     const watch_job &job = a.job[blockIdx.y];
     int warp = (int)threadIdx.x >> 5, lane = lane_id(), n = job.n * job.n_kv * a.group;
     unsigned long long votes = 0;
@@ -444,13 +447,16 @@ __global__ void __launch_bounds__(THREADS) watch_add_kernel(watch_args a)
     if ((int)blockIdx.x * 32 >= n_pages)
         return;
 #pragma unroll
-    for (int j = 0; j < PAGE_QUERIES / WARPS; j++) {
-        int k = warp + j * WARPS;
-        if (k < n && page < n_pages) {
-            float2 s = *(const float2 *)(job.stats + 2 * k);
-            float x = job.room[(size_t)k * n_pages + page];
-            votes += s.y > 0 ? (uint32_t)mul_rn(expf(x - s.x), s.y) : 0;
-        }
+    for (int j = 0; j < EACH; j++) { /* all reads, then all shares */
+        int k = min(warp + j * WARPS, n - 1);
+        stats[j] = *(const float2 *)(job.stats + 2 * k);
+        x[j] = job.room[(size_t)k * n_pages + min(page, n_pages - 1)];
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        float2 s = stats[j];
+        bool asks = warp + j * WARPS < n && s.y > 0;
+        votes += asks ? (uint32_t)mul_rn(expf(x[j] - s.x), s.y) : 0;
     }
     sums[warp][lane] = votes;
     __syncthreads();
