@@ -304,17 +304,23 @@ static status read_counts(model_pool *x, carat_model *m, const carat_model_optio
 
 /* ---- The choice ----------------------------------------------------------------------------- */
 
-/* The plan of the session that will run, all experts resident. Layers that stages share are divided
- * by it. */
-static status plan_whole(carat_model *m, const carat_model_options *opt, carat_memory_plan *plan,
-                         err *e)
+/* The session that will run. */
+static status whole_shape(const carat_model *m, const carat_model_options *opt,
+                          session_shape *shape, err *e)
 {
     static const carat_session_options none;
     carat_session_options so = opt->session ? *opt->session : none;
-    session_shape shape;
     if (!so.n_ctx && !m->fit.trying)
         so.n_ctx = m->core.n_ctx_train < ROOM_CTX ? m->core.n_ctx_train : ROOM_CTX;
-    status st = plan_shape(m, &so, opt->n_sessions > 1 ? opt->n_sessions : 1, 0, &shape, e);
+    return plan_shape(m, &so, opt->n_sessions > 1 ? opt->n_sessions : 1, 0, shape, e);
+}
+
+/* Its plan, all experts resident. Layers that stages share are divided by it. */
+static status plan_whole(carat_model *m, const carat_model_options *opt, carat_memory_plan *plan,
+                         err *e)
+{
+    session_shape shape;
+    status st = whole_shape(m, opt, &shape, e);
     return st ? st : stages_plan(m, &shape, plan, e);
 }
 
@@ -457,16 +463,28 @@ static status check_host(const carat_model *m, const model_pool *x, err *e)
                    m->core.name, mib(need), mib(there));
 }
 
+static bool holds_plan(const carat_model *m, const carat_memory_plan *plan)
+{
+    bool fits = true;
+    for (int32_t i = 0; i < m->n_sides && fits; i++) {
+        const uint64_t there = plan->device[i].available_bytes;
+        fits = !model_device(m, i)->experts || !there || plan_shared_total(m, plan, i) <= there;
+    }
+    return fits;
+}
+
 /* *fits: every device that may have slots holds all experts, or says nothing of its memory. */
 static status fits_whole(carat_model *m, const carat_model_options *opt, bool *fits, err *e)
 {
     carat_memory_plan plan;
-    status st = plan_whole(m, opt, &plan, e);
-    *fits = !st;
-    for (int32_t i = 0; i < m->n_sides && *fits; i++) {
-        const uint64_t there = plan.device[i].available_bytes;
-        *fits = !model_device(m, i)->experts || !there || plan_shared_total(m, &plan, i) <= there;
-    }
+    session_shape shape;
+    status st = whole_shape(m, opt, &shape, e);
+    st = st ? st : plan_least(m, &shape, &plan, e);
+    *fits = !st && (stages_divide_by_plan(m) || holds_plan(m, &plan));
+    if (st || !*fits)
+        return st;
+    st = stages_plan(m, &shape, &plan, e);
+    *fits = !st && holds_plan(m, &plan);
     return st;
 }
 

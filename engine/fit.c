@@ -166,6 +166,7 @@ static status try_slots(carat_model *m, const fit_ask *a, int32_t n, int32_t chu
 {
     carat_model_options o = *a->opt;
     err why = {0};
+    *fits = false;
     o.session = &a->so;
     m->fit.n_ctx = n;
     m->fit.kv = a->own_kv ? NULL : "q8_0";
@@ -182,13 +183,32 @@ static status try_slots(carat_model *m, const fit_ask *a, int32_t n, int32_t chu
     return st == E_MEMORY ? OK : st;
 }
 
-/* Of several GPUs one may be too small for the scratch of long chunks, where the others have room
- * for nearly all experts. */
-static status try_experts(carat_model *m, const fit_ask *a, int32_t n, bool *fits, err *e)
+/* The longest context beside which experts have slots, and then the longest chunks. Of several GPUs
+ * one may be too small for the scratch of long chunks, where the others have room for nearly all
+ * experts. Contexts are halved where nothing else can be given up. */
+static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
 {
-    status st = try_slots(m, a, n, 0, fits, e);
-    for (int32_t rows = m->dev->chunk_rows; rows >= FIT_CHUNK && m->n_stages > 1; rows /= 2)
-        st = st || *fits ? st : try_slots(m, a, n, rows, fits, e);
+    enum { HALVES = 32 };
+    const int32_t most = floor_of(a, FIT_CTX_EXPERTS);
+    const int32_t least = a->divide ? most : floor_of(a, N_CTX_MIN);
+    const int32_t shortest = m->n_stages > 1 && !a->so.chunk ? FIT_CHUNK : 0;
+    int32_t n_ctx[HALVES] = {most}, n = 1, low = 0, high;
+    status st = OK;
+    while (n < HALVES && n_ctx[n - 1] > least) {
+        n_ctx[n] = n_ctx[n - 1] / 2 > least ? n_ctx[n - 1] / 2 : least;
+        n++;
+    }
+    for (high = n; low < high && !st;) {
+        const int32_t mid = low == 0 && high == n ? n - 1 : low + (high - low) / 2;
+        st = try_slots(m, a, n_ctx[mid], shortest, fits, e);
+        low = *fits ? low : mid + 1;
+        high = *fits ? mid : high;
+        experts_free(m);
+    }
+    *fits = false;
+    st = st || low == n ? st : try_slots(m, a, n_ctx[low], 0, fits, e);
+    for (int32_t rows = m->dev->chunk_rows; low < n && shortest && rows >= shortest; rows /= 2)
+        st = st || *fits ? st : try_slots(m, a, n_ctx[low], rows, fits, e);
     if (!*fits)
         m->fit.chunk = 0;
     return st;
@@ -281,14 +301,9 @@ static status try_without_layers(void *user, const carat_model *of, err *e)
     if (!st)
         st = try_keys(m, a, least, &fits, e);
     m->fit.level = level_of(m, a);
-    /* Where nothing else can be given up, shorter contexts follow. */
-    const int32_t most = floor_of(a, FIT_CTX_EXPERTS);
-    const int32_t last = a->divide ? most : floor_of(a, N_CTX_MIN);
-    for (int32_t n = most; !st && !fits && a->experts; n = n / 2 > last ? n / 2 : last) {
-        st = try_experts(m, a, n, &fits, e);
+    if (!st && !fits && a->experts) {
+        st = try_experts(m, a, &fits, e);
         m->fit.level = m->experts ? CARAT_FIT_EXPERTS : level_of(m, a);
-        if (n <= last)
-            break;
     }
     if (st || fits)
         return st;

@@ -3,6 +3,7 @@
  * and replayed.
  */
 #include "tests/cuda/check_int.h"
+#include "backend/cuda/plan_only.h"
 #include "base/mem.h"
 #include "carat.h"
 #include "tests/fidelity_model.h"
@@ -69,8 +70,38 @@ static void check_model(rig *g, const char *name)
     fidelity_close(&f);
 }
 
+/* --split auto over two GPUs measures their links, and over one opened twice says that there are
+ * none. What it chooses depends on time, so that is not checked. */
+static void check_auto(rig *g)
+{
+    static const struct {
+        const char *gpus, *says;
+    } c[] = {{"0,1", "a copy between GPUs takes"}, {"0,0", "a GPU of its own"}};
+    fidelity f;
+    err e = {0};
+    fidelity_open(&f, "dense");
+    const char *path = fidelity_write(&f, NULL);
+    for (int i = device_count_cuda() < 2; i < 2; i++) {
+        const carat_model_options o = {.gpus = c[i].gpus, .split = "auto", .overcommit = true};
+        carat_model *m = NULL;
+        carat_model_info about = {0};
+        if (carat_model_open(path, &o, &m, &e)) {
+            failed(g, "stages", e.text);
+            break;
+        }
+        carat_model_get_info(m, &about);
+        verdict(g, "stages", text("auto on %s: says nothing of its links", c[i].gpus),
+                !strstr(about.device_why, c[i].says), 0);
+        carat_model_close(m);
+    }
+    unlink(path);
+    fidelity_close(&f);
+}
+
 void check_stages(rig *g)
 {
+    if (my_turn(g, "stages"))
+        check_auto(g);
     for (const char *const *name = fidelity_names; *name; name++)
         if (my_turn(g, "stages"))
             check_model(g, *name);
