@@ -245,16 +245,26 @@ DEV void write_fence()
 {
     __threadfence();
 }
+/* The same for the threads of the block. */
+DEV void block_fence()
+{
+    __threadfence_block();
+}
 /* A read that bypasses the first cache: for values that other blocks of this launch wrote. */
 template <class T> DEV T load_fresh(const T *p)
 {
     return __ldcg(p);
 }
 #ifdef CARAT_EMU
-/* A barrier of n threads of a block, in whole warps. id: 1 to 15; __syncthreads has 0. */
+/* A barrier of n threads of a block, in whole warps. id: 0 to 15; __syncthreads has 0. */
 DEV void some_sync(int id, int n)
 {
     emu_named_barrier(id, n);
+}
+/* In a loop that waits for another warp of the block. */
+DEV void spin(long tries, const char *what)
+{
+    emu_yield(tries, what);
 }
 DEV void prefetch(const void *)
 {
@@ -263,6 +273,9 @@ DEV void prefetch(const void *)
 DEV void some_sync(int id, int n)
 {
     asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
+DEV void spin(long, const char *)
+{
 }
 DEV void prefetch(const void *p)
 {

@@ -382,6 +382,40 @@ static void multiply(pass *p, const mat *y, mat *x, const weight *const *w, int3
     cuda_done(p, "matmul");
 }
 
+/* Are these rows of a prompt few enough for matmul_short.cu, and w, which is loaded, for it? */
+static bool is_short(const pass *p, int32_t rows, const weight *w)
+{
+    return rows <= SHORT_ROWS && !as_answers(p, rows, w) && !cuda_is_float(cuda_kind(p, w)) &&
+           !is_long_int8(p, rows, w) && rows < cuda_long_choice(cuda_of(p), w).rows;
+}
+
+/* The first of n products in one launch: those of short rows by weights of one kind. Returns how
+ * many; 0: the first is not of these, or alone. A plan has no weights yet, so it has none. */
+static int32_t multiply_short(pass *p, const mat *y, mat *x, const weight *const *w, int32_t n)
+{
+    dev_mat to[SHORT_JOBS];
+    packed of[SHORT_JOBS];
+    int32_t m = 0;
+    for (; !p->dry && m < n && m < SHORT_JOBS && is_short(p, x->rows, w[m]); m++) {
+        to[m] = cuda_mat(y[m]);
+        of[m] = cuda_view(w[m]);
+        if (of[m].kind != of[0].kind)
+            break;
+    }
+    if (m < 2)
+        return 0;
+    dev_quant q = cuda_copy(p, x, true, false);
+    if (cuda_skip(p, y[0]))
+        return m;
+    if (!cu_matmul_short(cuda_of(p)->stream, to, q, of, m))
+        return 0;
+    for (int32_t i = 0; i < m; i++)
+        if (w[i]->bias)
+            cu_bias(cuda_of(p)->stream, to[i], cuda_vector(p, w[i]->bias));
+    cuda_done(p, "matmul");
+    return m;
+}
+
 static void multiply_alone(pass *p, mat y, mat *x, const weight *w)
 {
     cuda_device *c = cuda_of(p);
@@ -424,9 +458,12 @@ static void c_matmuls(pass *p, const mat *y, mat *x, const weight *const *w, int
     }
     if (n_together)
         multiply(p, to, x, together, n_together, 0, NULL, NULL);
-    for (int32_t i = 0; i < n; i++)
-        if (!as_answers(p, y[i].rows, w[i]))
+    for (int32_t i = 0; i < n;) {
+        const int32_t m = multiply_short(p, y + i, x, w + i, n - i);
+        if (!m && !as_answers(p, y[i].rows, w[i]))
             multiply_alone(p, y[i], x, w[i]);
+        i += m ? m : 1;
+    }
 }
 
 /* Parts are whole groups. Those of tiles are whole units, as matmul_rows.cu takes them. */

@@ -527,14 +527,14 @@ static float *mixture_of(rig *g, const mixture *m, const float *v, int32_t from,
 }
 
 /* Rows of a prompt get the same bits in passes of one row, of few and of all. All rows have so many
- * logits that the router goes by tiles, and so many pairs of an expert that their tiles are large. */
+ * logits that the router goes by tiles, and so many pairs of an expert that their tiles are large.
+ */
 static void check_mixture_cuts(rig *g, num_type t, num_type td, int32_t n_in, int32_t n_ff,
                                int32_t n, int32_t k)
 {
     enum { ROWS = 600 };
-    static const int32_t cuts[][2] = {{0, 1},  {299, 1},    {ROWS - 1, 1},
-                                      {7, 13}, {40, 50},    {ROWS - 64, 64},
-                                      {3, 88}, {ROWS - 300, 300}};
+    static const int32_t cuts[][2] = {{0, 1},   {299, 1},        {ROWS - 1, 1}, {7, 13},
+                                      {40, 50}, {ROWS - 64, 64}, {3, 88},       {ROWS - 300, 300}};
     pair router, factor, gate, up, down, one[3];
     if (!my_turn(g, "mixture cuts") || !pair_make(g, &router, NUM_F32, n_in, n, 1, 0.2, false) ||
         !pair_make(g, &factor, NUM_F32, n_in, 1, 1, 0.1, false) ||
@@ -567,8 +567,8 @@ static void check_mixture_cuts(rig *g, num_type t, num_type td, int32_t n_in, in
     }
     few_rows(RIG_FEW);
     verdict(g, "mixture cuts",
-            text("%s %s %d -> %d, %d of %d: cuts that differ", num_name(t), num_name(td), n_in, n_ff,
-                 k, n),
+            text("%s %s %d -> %d, %d of %d: cuts that differ", num_name(t), num_name(td), n_in,
+                 n_ff, k, n),
             all ? differ : NAN, 0);
     mem_free(all);
     mem_free(v);
@@ -609,9 +609,9 @@ static float *products_of(rig *g, const pair *w, int from, int until, const floa
 }
 
 /* Products of the same rows in several formats have the bits that each has alone: their kernels run
- * at the same time. */
+ * at the same time, or one makes all of a format. */
 static void check_formats_together(rig *g, const num_type t[3], int32_t n_in,
-                                   const int32_t n_out[3])
+                                   const int32_t n_out[3], bool prompt)
 {
     static const int32_t counts[] = {2, 5, 8, 16, 33, 100};
     pair w[3];
@@ -624,7 +624,7 @@ static void check_formats_together(rig *g, const num_type t[3], int32_t n_in,
     for (int i = 0; i < 3; i++)
         pair_bias(g, &w[i]);
     float *v = draw(g, 100 * (size_t)n_in, 1.0);
-    few_rows(100);
+    few_rows(prompt ? 0 : 100);
     for (int k = 0; k < (int)(sizeof counts / sizeof *counts); k++) {
         size_t at = 0;
         float *all = products_of(g, w, 0, 3, v, counts[k]);
@@ -639,8 +639,9 @@ static void check_formats_together(rig *g, const num_type t[3], int32_t n_in,
     }
     few_rows(RIG_FEW);
     verdict(g, "invariance",
-            text("%s, %s and %s together %d -> %d, %d, %d: that differ", num_name(t[0]),
-                 num_name(t[1]), num_name(t[2]), n_in, n_out[0], n_out[1], n_out[2]),
+            text("%s, %s and %s together %d -> %d, %d, %d%s: that differ", num_name(t[0]),
+                 num_name(t[1]), num_name(t[2]), n_in, n_out[0], n_out[1], n_out[2],
+                 prompt ? " of a prompt" : ""),
             differ, 0);
     mem_free(v);
     for (int i = 0; i < 3; i++)
@@ -700,8 +701,8 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
         pair_free(g, &u);
 }
 
-/* Rows 16 to 16 + n of a weight as bf16: within its rounding of the values of num/, and nothing past
- * them is written. */
+/* Rows 16 to 16 + n of a weight as bf16: within its rounding of the values of num/, and nothing
+ * past them is written. */
 static void check_unpack(rig *g, num_type t, int32_t n_in, int32_t n)
 {
     cuda_device *c = g->gpu->self;
@@ -1085,9 +1086,11 @@ void check_invariances(rig *g)
                                           {NUM_Q5_1, NUM_Q8_0, NUM_Q4_1},
                                           {NUM_Q8_0, NUM_Q4_0, NUM_Q5_0}};
     for (int i = 0; i < 4; i++)
-        check_formats_together(g, formats[i], 1280, small);
+        for (int prompt = 0; prompt < 2; prompt++)
+            check_formats_together(g, formats[i], 1280, small, prompt);
+    check_formats_together(g, (num_type[]){NUM_Q8_0, NUM_Q8_0, NUM_Q8_0}, 352, small, true);
     if (!g->quick)
-        check_formats_together(g, formats[0], 2816, large);
+        check_formats_together(g, formats[0], 2816, large, false);
     check_cuts(g, NUM_Q4_K, 2304, 72, false);
     check_cuts(g, NUM_Q4_K, 4864, 40, false);
     check_cuts(g, NUM_Q4_K, 1280, 72, true);

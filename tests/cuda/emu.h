@@ -267,6 +267,9 @@ static inline int __ffs(int v)
 static inline void __threadfence()
 {
 }
+static inline void __threadfence_block()
+{
+}
 template <class T> T __ldcg(const T *p)
 {
     return *p;

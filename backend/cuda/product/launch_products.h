@@ -26,8 +26,8 @@ void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w, bool prompt
 void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, const int32_t *id,
                      int32_t k, packed w, expert_range own, const packed *up, int32_t up_row,
                      int32_t n_out);
-/* Where x has more columns than w has inputs: w's group g is x's group first + g / tile * step + g %
- * tile. tile 0: first + g. */
+/* Where x has more columns than w has inputs: w's group g is x's group first + g / tile * step + g
+ * % tile. tile 0: first + g. */
 typedef struct x_part {
     int32_t first, tile, step;
 } x_part;
@@ -148,6 +148,11 @@ int cu_experts_init(void);
 enum { GROUPED_ROWS = 33, GROUPED_DOWN_ROWS = 32 };
 bool cu_product_grouped(cudaStream_t s, expert_product a, launch_memory memory);
 int cu_grouped_init(void);
+/* matmul_short.cu: y[i] = x w[i] of up to 64 rows of a prompt, or of more in tiles of 64; in one
+ * launch. w: n <= SHORT_JOBS of one kind, with rows of one length. False, and nothing is launched,
+ * where weights are no blocks, or a block has too little shared memory. */
+enum { SHORT_JOBS = 4, SHORT_ROWS = 64 };
+bool cu_matmul_short(cudaStream_t s, const dev_mat *y, dev_quant x, const packed *w, int n);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);

@@ -350,8 +350,6 @@ template <int K> static void mma(cudaStream_t s, mma_args a, int tile, int tiles
 {
     if (!a.tiles)
         tiles = (a.rows + tile - 1) / tile;
-    if (!a.tiles && tile <= 64 && cu_short(s, a, tile))
-        return;
     dim3 grid((unsigned)((a.w.n_out + BM - 1) / BM), (unsigned)tiles);
     dim3 small((unsigned)((a.w.n_out + SHORT_BM - 1) / SHORT_BM), (unsigned)tiles);
     if (tile <= 32)
@@ -380,6 +378,8 @@ extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)
         tile = 32;
     else if (y.rows <= 64 || blocks < cu_gpu.n_sm)
         tile = 64;
+    if (tile <= SHORT_ROWS && cu_matmul_short(s, &y, x, &w, 1))
+        return;
     mma_any(s, a, tile, 0);
 }
 

@@ -54,9 +54,6 @@ DEV void write_sums(const dev_mat &y, const tile_rows &t, const float (&acc)[M][
         }
 }
 
-/* matmul_short.cu: rows in tiles of 16, 32 or 64, no experts. Weights of blocks alone. False, and
- * nothing is launched, where a block has too little shared memory. */
-bool cu_short(cudaStream_t s, const mma_args &a, int tile);
 int cu_short_init();
 
 #endif
