@@ -23,6 +23,7 @@ typedef struct expert_layer {
     weight *part[EXPERT_PARTS];
     int32_t n_parts, n_experts, n_slots;
     int32_t n_down; /* of the parts: the last ones, 1 or the segments of down */
+    bool helped;    /* help() follows, and takes memory; of all layers alike */
     int32_t n_used;        /* experts of a row that are among these */
     const uint64_t *count; /* [n_experts] of earlier runs, or NULL: the commonest get slots first */
     /* To guess the choice of this layer some layers before: floats; the router, the weight of the

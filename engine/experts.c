@@ -160,18 +160,9 @@ static bool guessable(const model_experts *l, const model_experts *first)
            l->router->n_in == first->router->n_in && l->n_experts == first->n_experts;
 }
 
-/* Has each rank of a tensor split some of a layer's experts, whole? */
-static bool has_whole_experts(const carat_model *m)
-{
-    bool has = false;
-    for (int32_t i = 0; i < m->core.n_expert_layers; i++)
-        has |= m->core.experts[i].gate->n_mat_all > 0;
-    return has;
-}
-
 static int32_t prefetch_of(const carat_model *m, int32_t wanted)
 {
-    bool all = !has_whole_experts(m) && (m->plan_only || pool_default_threads() >= PREFETCH_CORES);
+    bool all = m->plan_only || pool_default_threads() >= PREFETCH_CORES;
     for (int32_t i = 0; i < m->core.n_expert_layers && wanted < 0; i++)
         all = all && guessable(&m->core.experts[i], &m->core.experts[0]);
     return wanted >= 0 ? wanted : all ? (int32_t)PREFETCH_AUTO : 0;
@@ -253,6 +244,7 @@ static status take_layers(model_pool *x, const carat_model *m, int32_t n_prefetc
         expert_layer *l = &x->layer[i];
         take_layer(l, experts_at(m, i), x->counts[i % x->n_layers].count);
         l->n_prefetched = n_prefetched;
+        l->helped = x->helped;
         x->place[i] = (place_layer){
             .n_experts = l->n_experts, .n_used = l->n_used, .count = l->count};
     }
@@ -539,12 +531,6 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
         st = fits_whole(m, opt, &whole, e);
     if (st || whole)
         return st;
-    if ((help || prefetch > 0) && has_whole_experts(m))
-        return err_set(e, E_UNSUPPORTED,
-                       "%s: its experts are too thin to be cut, so each GPU has some of them whole "
-                       "(--split tensor). Then the CPU computes none (--experts-cpu), and none is "
-                       "fetched early (--experts-prefetch)",
-                       m->core.name);
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);
     if (!x)
         return err_memory(e, "experts", sizeof *x);

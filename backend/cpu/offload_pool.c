@@ -102,7 +102,7 @@ size_t offload_room_bytes(const offload_layer *l, int32_t n, char *at, offload_r
 
 static offload_matrix of_expert(const offload_layer *l, offload_matrix w, int32_t e)
 {
-    size_t on = l->expert_bytes * (size_t)e;
+    size_t on = l->expert_bytes * (size_t)(e - l->first);
     w.codes += on, w.high += on, w.scale += on, w.super += on;
     return w;
 }
@@ -126,7 +126,8 @@ static void gate_item(offload_pool *p, const offload_layer *l, int32_t i, int32_
     offload_matrix w = of_expert(l, second ? l->up : l->gate, post->expert[i]);
     p->k->tile(&w, second ? tile + l->up_tile : tile, l->gate_parts, x, n, y);
     if (bias)
-        bias += (size_t)l->bias_step * (size_t)post->expert[i] + (size_t)tile * OFFLOAD_TILE;
+        bias += (size_t)l->bias_step * (size_t)(post->expert[i] - l->first) +
+                (size_t)tile * OFFLOAD_TILE;
     for (int32_t r = 0; r < n; r++) {
         for (int k = 0; k < OFFLOAD_TILE && bias; k++)
             y[r][k] += bias[k];
@@ -216,8 +217,8 @@ static bool sound(const offload_post *post, const offload_layer *l, uint32_t n)
               atomic_load_explicit(&post->unit, memory_order_relaxed) < OFFLOAD_UNITS;
     for (uint32_t i = 0; i < n && ok; i++) {
         int32_t rows = post->first[i + 1] - post->first[i];
-        ok = rows > 0 && rows <= OFFLOAD_ROWS && post->expert[i] >= 0 &&
-             post->expert[i] < l->n_experts;
+        ok = rows > 0 && rows <= OFFLOAD_ROWS && post->expert[i] >= l->first &&
+             post->expert[i] < l->first + l->n_experts;
     }
     for (int32_t k = 0; ok && k < post->first[n]; k++)
         ok = post->row[k] >= 0 && post->row[k] < OFFLOAD_JOB_ROWS;
@@ -526,7 +527,7 @@ double offload_pool_time(offload_pool *p, int32_t n)
         return -1;
     offload_pool_wake(p);
     for (int32_t i = 0; i < n; i++) {
-        post->expert[i] = p->n_timed++ % p->layer[0].n_experts;
+        post->expert[i] = p->layer[0].first + p->n_timed++ % p->layer[0].n_experts;
         post->first[i] = i;
         post->row[i] = 0;
     }

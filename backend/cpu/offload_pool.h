@@ -30,12 +30,12 @@
  * gate's matrix, from tile up_tile on. n_ff, the outputs of a gated unit, is a multiple of 32.
  * down: one matrix, or the segments of a tensor split, of which each has some of the inputs; in the
  * room their products follow each other. What is added to both products before the unit: of expert
- * e bias_step * e further on, or NULL. */
+ * e bias_step * e further on, or NULL. Jobs count experts from `first` on. */
 enum { OFFLOAD_SEGMENTS = 4 };
 typedef struct offload_layer {
     offload_matrix gate, up, down[OFFLOAD_SEGMENTS];
     size_t expert_bytes;
-    int32_t n_experts, n_ff, n_down, up_tile, gate_parts;
+    int32_t first, n_experts, n_ff, n_down, up_tile, gate_parts;
     const float *gate_bias, *up_bias;
     int32_t bias_step;
 } offload_layer;

@@ -228,8 +228,7 @@ static status check_devices(experts_rig *r, const carat_session_options *so, err
                 info.device_bytes != p->expert_bytes;
         const uint64_t planned = p->total_bytes - p->reserve_bytes;
         beyond += mem[i].used_bytes > planned;
-        /* What comes early takes none where it is impossible, and the plan has it. */
-        other += r->split && !info.prefetch_most && mem[i].used_bytes != planned;
+        other += r->split && mem[i].used_bytes != planned; /* those open nothing for early ones */
         wrong += d->experts->n_wrong(d);
         sum.n_experts += info.n_experts;
         sum.n_slots += info.n_slots;
@@ -343,6 +342,7 @@ static void check_file(experts_rig *r, const char *path, int32_t gpu_layers)
                                        .split = r->split,
                                        .gpu_layers = gpu_layers,
                                        .draft = "lookup",
+                                       .experts_prefetch = r->split ? "off" : NULL,
                                        .experts_gpu = r->part = c[i].part};
         st = carat_model_open(path, &o, &r->some, &e);
         if (st == E_ARG && c[i].gpus && !r->split) { /* too few layers for so many */
@@ -598,8 +598,11 @@ void check_rank_slots(rig *g)
     static const struct {
         const char *name;
         num_type type;
-    } files[] = {{"gpt-oss", NUM_BF16},   {"moe", NUM_Q8_0},       {"moe", NUM_F32},
-                 {"qwen3moe", NUM_Q8_0}, {"qwen35moe", NUM_Q8_0}, {"laguna", NUM_Q8_0}};
+    } files[] = {{"gpt-oss", NUM_BF16},
+                 {"qwen3moe", NUM_Q8_0},
+                 {"moe", NUM_Q8_0},
+                 {"moe", NUM_F32},
+                 {"gpt-oss", NUM_Q8_0}};
     for (int i = 0; i < 2; i++)
         if (my_turn(g, "tensor slots"))
             check_counts_of_ranks(g, files[i].name, files[i].type);
@@ -609,7 +612,7 @@ void check_rank_slots(rig *g)
         check_failing_ranks(g);
     if (my_turn(g, "tensor slots"))
         check_bundled(g, "tensor");
-    for (int i = 0; i < (g->quick ? 2 : 6); i++) {
+    for (int i = 0; i < (g->quick ? 2 : 5); i++) {
         if (!my_turn(g, "tensor slots"))
             continue;
         const num_type type = files[i].type;

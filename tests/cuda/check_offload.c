@@ -495,5 +495,7 @@ void check_offload(rig *g)
     check_model(g, "qwen3moe", "55%", NULL); /* 4 of 8 experts for a token */
     check_model(g, "gpt-oss", "55%", NULL);
     check_model(g, NULL, "30%", NULL);
-    check_model(g, NULL, "30%", "tensor"); /* others are whole on a rank */
+    check_model(g, NULL, "30%", "tensor");
+    check_model(g, "gpt-oss", "55%", "tensor"); /* each rank has some of the experts, whole */
+    check_model(g, "qwen3moe", "55%", "tensor");
 }

@@ -47,7 +47,7 @@ typedef struct pool_layer {
     uint8_t *host;  /* page-locked, [n_experts][bytes] */
     size_t host_bytes;
     int32_t first; /* of its experts, in tables and counts. They have room for those of other ranks
-                      of a tensor split too: kernels that count apart from a product count all */
+                      of a tensor split too, which lie nowhere: entries of -1 */
     expert_slots map;
 } pool_layer;
 

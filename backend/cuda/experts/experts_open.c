@@ -4,6 +4,8 @@
 #include "backend/cuda/experts/experts_int.h"
 #include "base/mem.h"
 
+#include <string.h>
+
 enum {
     STAGE_SHARE = 16, /* a stage holds at most this part of all experts */
     PLANE_ALIGN = 256
@@ -75,7 +77,7 @@ static sizes sizes_of(const device *d, const expert_layer *l, int32_t n)
 
 uint64_t cuda_experts_bytes(const device *d, const expert_layer *l, int32_t n)
 {
-    return sizes_of(d, l, n).total + cuda_offload_bytes(l, n);
+    return sizes_of(d, l, n).total + (l->helped ? cuda_offload_bytes(l, n) : 0);
 }
 
 uint64_t cuda_experts_host_bytes(const device *d, const expert_layer *l, int32_t n)
@@ -259,6 +261,7 @@ status cuda_experts_open(device *d, const expert_layer *list, int32_t n, err *e)
         st = err_memory(e, "tables of experts", n_all * 40);
         goto out;
     }
+    memset(x->table_now, 0xff, 2 * n_all * sizeof *x->table_now);
     if (!(x->memory = d->alloc(d, z.total))) {
         st = err_memory(e, "experts on the GPU", z.total);
         goto out;

@@ -74,7 +74,7 @@ enum { OFFLOAD_READ = -1 };
 /* What is needed to tell what becomes of a layer's pairs. pair NULL: nothing tells. */
 typedef struct offload_rule {
     offload_pair *pair;          /* [pairs], written */
-    const int64_t *where;        /* as packed.where */
+    const int64_t *where;        /* as packed.where, of all experts; -1: another rank has it */
     int64_t host_from, host_end; /* distances of experts in the host's memory */
     const offload_state *state;
     prefetch_view prefetch;
@@ -95,6 +95,7 @@ typedef struct offload_view {
      * kernel has done that. */
     int32_t posts;
     prefetch_ask ask; /* for that product, or for that kernel */
+    bool some; /* the weight has some of the experts: pairs of others are not its own */
 } offload_view;
 
 enum { OFFLOAD_CHOICE = 256 /* experts of a layer, at most */ };
@@ -116,9 +117,10 @@ extern "C" {
 void cu_router(cudaStream_t s, router_args a, offload_rule c);
 /* offload.cu. rows at most OFFLOAD_JOB_ROWS. */
 void cu_offload_dispatch(cudaStream_t s, dispatch_args a);
-/* y[r, o] = sum_j part[r, j, o] in ascending j, with the host's products times share[r, j]. */
+/* y[r, o] = sum_j part[r, j, o] in ascending j, with the host's products times share[r, j]; expert
+ * not NULL: of the pairs whose expert is in `own`. */
 void cu_offload_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k,
-                     offload_view c);
+                     const int32_t *expert, expert_range own, offload_view c);
 /* matmul_vec.cu, matmul_experts.cu: as without, for some pairs of which the host computes. */
 void cu_product_vec_offload(cudaStream_t s, expert_product a, offload_view c);
 bool cu_product_experts_offload(cudaStream_t s, expert_product a, launch_memory memory,

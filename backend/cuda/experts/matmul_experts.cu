@@ -203,7 +203,7 @@ DEV void begin_units(const expert_args &a, lane_units<K> *t, int tile, int exper
     size_t on = a.where ? (size_t)load_fresh(a.where + expert)
                         : (size_t)expert * (up ? a.up_bytes : a.w_bytes);
     if (OFFLOAD && a.offload.prefetch.state) {
-        int m = prefetch_buffer(a.offload.prefetch, expert, &seq);
+        int m = prefetch_buffer(a.offload.prefetch, expert + a.own.first, &seq);
         if (m >= 0 && prefetch_arrived(a.offload.prefetch, m, seq))
             on = (size_t)(a.offload.prefetch.where + m * a.offload.prefetch.step);
     }

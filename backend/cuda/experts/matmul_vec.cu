@@ -199,6 +199,7 @@ template <int K, bool SHARED, bool OFFLOAD>
 __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant__ expert_product a,
                                                           const __grid_constant__ offload_view c)
 {
+    enum { NOT_OWN = OFFLOAD_READ - 1 - PREFETCH_MOST }; /* place of a pair of other weights */
     __shared__ float part[16][16];
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
     int tile = (int)blockIdx.y, r = (int)blockIdx.x, o = tile * 16 + lane_id();
@@ -214,6 +215,11 @@ __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant_
         if (j >= a.k)
             return;
         size_t at;
+        if (OFFLOAD && !SHARED && c.some &&
+            own_mat(a.own, load_fresh(a.expert + r * of_choice + j)) < 0) {
+            place = NOT_OWN;
+            return;
+        }
         if (OFFLOAD)
             place = offload_find(c, a.p.w, a.expert, r * of_choice + j, &at);
         else
@@ -223,6 +229,8 @@ __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant_
         share = load_fresh(a.share + r * a.k + j);
     };
     auto product = [&](const packed &w, int j) {
+        if (OFFLOAD && !SHARED && place == NOT_OWN)
+            return 0.0f; /* no sum is another one by it: see rank_experts.cu */
         if (OFFLOAD && place >= 0)
             return offload_take(c, place, o, a.p.n_out, tile == 0);
         return t.run(w, x_at(a.p.x, j));
@@ -327,5 +335,9 @@ extern "C" void cu_product_vec(cudaStream_t s, expert_product a)
 /* Gated, or with share. */
 extern "C" void cu_product_vec_offload(cudaStream_t s, expert_product a, offload_view c)
 {
+    packed *const both[] = {&a.p.w, &a.p.up};
+    for (packed *w : both)
+        if (w->where)
+            w->where -= a.own.first;
     vec_of_kind<true>(s, a, c);
 }

@@ -412,7 +412,8 @@ static bool down_together(pass *p, mat y, dev_quant q, routing r, const weight *
     if (!sorts_all(down) || !together(c, down_product(outputs, q, r, down), v))
         return false;
     if (v)
-        cu_offload_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k, *v);
+        cu_offload_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k, joined(r, down),
+                        own_of(down), *v);
     else
         cu_expert_join(c->stream, cuda_mat(y), outputs.at, NULL, r.k, joined(r, down),
                        own_of(down));

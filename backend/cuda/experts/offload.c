@@ -102,40 +102,42 @@ static const weight *up_of(const expert_layer *l)
     return l->n_parts - l->n_down == 2 ? l->part[1] : NULL;
 }
 
+/* How many experts a row chooses from: all, also where a rank has some. */
+static int32_t n_choices(const expert_layer *l)
+{
+    return l->part[0]->n_mat_all ? l->part[0]->n_mat_all : l->n_experts;
+}
+
 static status layer_of(const offload_home *h, int32_t i, offload_layer *to, err *e)
 {
     const expert_layer *l = h->list;
     const weight *gate = l->part[0], *up = up_of(l);
     weight *const *down = l->part + l->n_parts - l->n_down;
+    const int32_t n_down = gate->n_mat_all ? 1 : l->n_down; /* segments of whole experts are alike */
     int32_t n_ff = 0;
-    bool fits = l->n_experts <= OFFLOAD_CHOICE && (!up || up->packed_kind == gate->packed_kind);
-    for (int32_t k = 0; k < l->n_parts; k++) {
-        const weight *w = l->part[k];
-        fits &= w->packed_kind >= PACK_Q4_0 && w->packed_kind <= PACK_FP4;
-        n_ff += k < l->n_parts - l->n_down ? 0 : w->n_in;
-    }
+    bool fits = n_choices(l) <= OFFLOAD_CHOICE && (!up || up->packed_kind == gate->packed_kind);
+    for (int32_t k = 0; k < l->n_parts; k++)
+        fits &= l->part[k]->packed_kind >= PACK_Q4_0 && l->part[k]->packed_kind <= PACK_FP4;
+    for (int32_t z = 0; z < n_down; z++)
+        n_ff += down[z]->n_in;
     fits = fits && n_ff % OFFLOAD_GROUP == 0 && gate->n_out == (up ? n_ff : 2 * n_ff) &&
            (!up || up->n_out == n_ff);
-    if (gate->n_mat_all)
-        return err_set(e, E_UNSUPPORTED,
-                       "experts in slots are neither computed by the CPU nor fetched early where "
-                       "each GPU has some of the experts whole (%s, --split tensor)",
-                       gate->name);
     if (!fits)
         return err_set(e, E_UNSUPPORTED,
                        "the CPU cannot compute experts beside the GPU: those of layer %d of the "
                        "mixture (%s) are not of blocks, or too many",
                        i, gate->name);
     *to = (offload_layer){.expert_bytes = h->expert_bytes,
+                          .first = gate->first_mat,
                           .n_experts = l->n_experts,
                           .n_ff = n_ff,
-                          .n_down = l->n_down};
+                          .n_down = n_down};
     to->gate = to->up = matrix_of(gate, gate->home->host);
     if (up)
         to->up = matrix_of(up, up->home->host);
     else
         to->up_tile = n_ff / OFFLOAD_TILE;
-    for (int32_t z = 0; z < l->n_down; z++)
+    for (int32_t z = 0; z < n_down; z++)
         to->down[z] = matrix_of(down[z], down[z]->home->host);
     packed v = cuda_view(gate);
     to->gate_parts = offload_gate_parts(v.n_tile, v.n_unit);
@@ -354,11 +356,16 @@ static bool hands_over(int32_t rows, int32_t k)
     return rows <= OFFLOAD_JOB_ROWS && k <= PLACES / OFFLOAD_JOB_ROWS;
 }
 
+const int64_t *cuda_offload_where(const expert_layer *l)
+{
+    return l->part[0]->home->where - l->part[0]->first_mat;
+}
+
 static offload_rule rule_of(const cuda_offload *x, int32_t layer)
 {
     const offload_part *part = &x->part[layer];
     offload_rule c = {.pair = x->pair,
-                      .where = part->list->part[0]->home->where,
+                      .where = cuda_offload_where(part->list),
                       .host_from = part->from,
                       .host_end = part->end,
                       .state = x->state};
@@ -395,7 +402,10 @@ cuda_prefetch *cuda_offload_prefetch(cuda_offload *x)
 
 static offload_view view_of(const cuda_offload *x, const weight *w)
 {
-    offload_view v = {.state = x->state, .room = x->room, .layer = w->home->layer};
+    offload_view v = {.state = x->state,
+                      .room = x->room,
+                      .layer = w->home->layer,
+                      .some = w->n_mat_all > 0};
     if (x->prefetch)
         v.prefetch = cuda_prefetch_view(x->prefetch, w->home->layer);
     return v;
@@ -422,7 +432,7 @@ offload_view cuda_offload_dispatch(cuda_device *c, cuda_offload *x, routing r, c
         cu_offload_dispatch(c->stream, (dispatch_args){.expert = r.id,
                                                        .rows = r.rows,
                                                        .k = r.k,
-                                                       .n_expert = x->part[layer].list->n_experts,
+                                                       .n_expert = n_choices(x->part[layer].list),
                                                        .rule = rule_of(x, layer),
                                                        .x = q,
                                                        .to = v});
@@ -438,7 +448,8 @@ offload_view cuda_offload_again(cuda_offload *x, const weight *down)
     int32_t z = 0; /* which segment it is */
     while (z < l->n_down - 1 && l->part[l->n_parts - l->n_down + z] != down)
         z++;
-    v.room.y += (size_t)z * (size_t)down->n_out;
+    if (!v.some)
+        v.room.y += (size_t)z * (size_t)down->n_out;
     if (x->handed)
         v.pair = x->pair;
     x->handed = x->handed && z < l->n_down - 1;

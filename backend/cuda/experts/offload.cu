@@ -2,6 +2,7 @@
  * (offload.h). */
 #include "backend/cuda/experts/guess.cuh"
 #include "backend/cuda/experts/dispatch.cuh"
+#include "backend/cuda/experts/own.cuh"
 
 enum { THREADS = OFFLOAD_CHOICE, GUESS_ROWS = 4 /* of a block that guesses */ };
 
@@ -104,13 +105,14 @@ extern "C" void cu_offload_dispatch(cudaStream_t s, dispatch_args a)
            dim3(THREADS), 0, s, a);
 }
 
-/* y[r, o] = sum_j part[r, j, o], in ascending j. For the host's pairs the term is
- * share[r, j] y[place, o]
+/* y[r, o] = sum_j part[r, j, o], in ascending j; with expert, over those in `own`. For the host's
+ * pairs the term is share[r, j] y[place, o]
  * grid:   256 columns x row
  * shared: is the answer there?
  * bound:  latency, and the host */
 __global__ void __launch_bounds__(256)
-    offload_join_kernel(dev_mat y, const float *part, const float *share, int k, offload_view c)
+    offload_join_kernel(dev_mat y, const float *part, const float *share, int k,
+                        const int32_t *expert, expert_range own, offload_view c)
 {
     __shared__ bool there;
     grid_trigger();
@@ -127,6 +129,8 @@ __global__ void __launch_bounds__(256)
     float v = 0;
     for (int j = 0; j < k; j++) {
         size_t p = (size_t)r * k + j;
+        if (expert && own_mat(own, load_fresh(expert + p)) < 0)
+            continue;
         int place = any ? offload_place(c, (int)p) : -1;
         v += place < 0 ? part[p * y.cols + i] : mul_rn(offload_value(c, place, i, there), share[p]);
     }
@@ -134,8 +138,8 @@ __global__ void __launch_bounds__(256)
 }
 
 extern "C" void cu_offload_join(cudaStream_t s, dev_mat y, const float *part, const float *share,
-                                int32_t k, offload_view c)
+                                int32_t k, const int32_t *expert, expert_range own, offload_view c)
 {
     LAUNCH(offload_join_kernel, dim3((unsigned)((y.cols + 255) / 256), (unsigned)y.rows), dim3(256),
-           0, s, y, part, share, k, c);
+           0, s, y, part, share, k, expert, own, c);
 }

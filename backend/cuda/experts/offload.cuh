@@ -240,7 +240,7 @@ static __device__ __noinline__ int64_t offload_reads(const offload_view &c, offl
 }
 
 /* By a whole warp: the place of pair p in room.y; or below 0, and where its expert is. expert: of
- * the first pair. */
+ * the first pair. w.where: of all experts, as offload_rule.where. */
 DEV int offload_find(const offload_view &c, const packed &w, const int32_t *expert, int p,
                      size_t *at)
 {

@@ -69,6 +69,9 @@ struct cuda_prefetch *cuda_offload_prefetch(cuda_offload *x); /* NULL: nothing i
 /* For tests: jobs stay unanswered, and kernels wait so long; 0: as usual again. */
 void cuda_offload_hold(cuda_offload *x, uint64_t limit_ns, cuda_device *c);
 
+/* The layer's table, from the model's first expert on: those of other ranks lie nowhere. */
+const int64_t *cuda_offload_where(const expert_layer *l);
+
 /* experts.c: NULL: the host computes none of the weight's experts in the pass under way. */
 cuda_offload *cuda_offload_of(cuda_device *c, const weight *w);
 cuda_offload *cuda_offload_any(cuda_device *c); /* of any layer's experts */

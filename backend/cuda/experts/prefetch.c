@@ -25,7 +25,7 @@ typedef struct prefetch_layer {
     const int64_t *where; /* device */
     const uint8_t *host;  /* of expert 0 */
     size_t bytes;         /* of an expert */
-    float *guess; /* device, [n_experts][n_in]: for the rows of the router `ahead` layers before */
+    float *guess; /* device, [n_out][n_in] of the router: for the rows of the router `ahead` layers before */
     int64_t buffer; /* distance of the layer's first buffer */
     const expert_layer *list;
 } prefetch_layer;
@@ -72,7 +72,7 @@ static size_t aligned(size_t n)
 
 static size_t guess_bytes(const expert_layer *l)
 {
-    return aligned((size_t)l->n_experts * (size_t)l->router->n_in * sizeof(float));
+    return aligned((size_t)l->router->n_out * (size_t)l->router->n_in * sizeof(float));
 }
 
 enum {
@@ -127,8 +127,9 @@ static void answer(cuda_prefetch *x, uint32_t seq)
         const uint32_t e = atomic_load_explicit(&x->post->ask[at].expert[m], memory_order_relaxed);
         const uint32_t set = i % PREFETCH_SETS;
         uint8_t *to = x->buffers + (set * (size_t)x->n_prefetched + m) * x->buffer_bytes;
-        ok = e < (uint32_t)l->list->n_experts &&
-             copy_expert(x, l, to, (int32_t)e, &x->state->arrived[set][m], &x->number[at]);
+        const uint32_t own = e - (uint32_t)l->list->part[0]->first_mat;
+        ok = own < (uint32_t)l->list->n_experts &&
+             copy_expert(x, l, to, (int32_t)own, &x->state->arrived[set][m], &x->number[at]);
     }
     if (!ok)
         atomic_store(&x->failed, true);
@@ -197,13 +198,13 @@ static status send_guess(cuda_device *c, const expert_layer *l, const expert_lay
                          float *to, err *e)
 {
     const int32_t n_in = l->router->n_in;
-    size_t n = (size_t)l->n_experts * (size_t)n_in;
+    size_t n = (size_t)l->router->n_out * (size_t)n_in;
     float *w = mem_calloc(n + 2 * (size_t)n_in, sizeof *w), *own = w + n, *other = own + n_in;
     if (!w)
         return err_memory(e, "experts that come early", n * sizeof *w);
     decode_row(l->router_in, 0, own);
     decode_row(before->router_in, 0, other);
-    for (int32_t k = 0; k < l->n_experts; k++) {
+    for (int32_t k = 0; k < l->router->n_out; k++) {
         float *row = w + (size_t)k * (size_t)n_in;
         decode_row(l->router, k, row);
         for (int32_t i = 0; i < n_in; i++)
@@ -217,8 +218,8 @@ static status send_guess(cuda_device *c, const expert_layer *l, const expert_lay
 static bool can_guess(const expert_layer *l, const expert_layer *first)
 {
     return l->router && l->router_in && l->router->packed_kind == PACK_F32 &&
-           l->router->n_in == first->router->n_in && l->n_experts == first->n_experts &&
-           l->router_in->n_in == l->router->n_in && l->n_experts <= ROUTER_EXPERTS &&
+           l->router->n_in == first->router->n_in && l->router->n_out == first->router->n_out &&
+           l->router_in->n_in == l->router->n_in && l->router->n_out <= ROUTER_EXPERTS &&
            l->n_used <= ROUTER_MOST && (!l->router_bias || l->router_bias->packed);
 }
 
@@ -254,7 +255,7 @@ static status open_layers(cuda_prefetch *x, const offload_home *home, uint8_t *a
         x->layer[i] = (prefetch_layer){
             .from = home[i].from,
             .end = home[i].from + (int64_t)(home[i].expert_bytes * (size_t)l->n_experts),
-            .where = gate->home->where,
+            .where = cuda_offload_where(l),
             .host = gate->home->host,
             .bytes = home[i].expert_bytes,
             .buffer = (int64_t)((uintptr_t)buffer - (uintptr_t)gate->home->from),
@@ -452,7 +453,7 @@ prefetch_ask cuda_prefetch_ask(cuda_prefetch *x, int32_t layer, int32_t rows)
                           .host_from = l->from,
                           .host_end = l->end,
                           .layer = layer + x->ahead,
-                          .n_expert = l->list->n_experts,
+                          .n_expert = l->list->router->n_out,
                           .most = x->n_prefetched};
 }
 
