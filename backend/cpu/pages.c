@@ -161,7 +161,7 @@ static void watch_task(void *arg, int32_t chunk, int32_t thread)
     }
 }
 
-/* The votes of one query for all pages: not yet whole numbers. */
+/* The votes of one query for all pages, as whole numbers in the place of products. */
 static void watch_share(void *arg, int32_t iq, int32_t thread)
 {
     (void)thread;
@@ -172,6 +172,19 @@ static void watch_share(void *arg, int32_t iq, int32_t thread)
         x[i] = x[i] < INFINITY ? x[i] : -INFINITY; /* a NaN too */
     float sum = j->k->softmax(x, n, &top);
     j->k->scale(x, sum > 0 ? (float)(1u << PAGE_VOTE_BITS) / sum : 0.0f, n);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t votes = (int32_t)(x[i] > 0 ? x[i] : 0); /* a NaN is none */
+        memcpy(&x[i], &votes, sizeof votes);
+    }
+}
+
+static void add_votes(uint64_t *votes, const float *x, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t more;
+        memcpy(&more, &x[i], sizeof more);
+        votes[i] += more;
+    }
 }
 
 static void watch_row(watch_job *j, pool *threads, const float *q, float scale, uint64_t *votes)
@@ -188,11 +201,8 @@ static void watch_row(watch_job *j, pool *threads, const float *q, float scale, 
     }
     pool_run(threads, (n + PAGES_PER_TASK - 1) / PAGES_PER_TASK, watch_task, j);
     pool_run(threads, j->group, watch_share, j);
-    for (int32_t iq = 0; iq < j->group; iq++) {
-        const float *x = j->room + (size_t)iq * (size_t)n;
-        for (int32_t i = 0; i < n; i++)
-            votes[i] += (uint64_t)(x[i] > 0 ? (int32_t)x[i] : 0); /* a NaN is no vote */
-    }
+    for (int32_t i = 0; i < j->group; i++)
+        add_votes(votes, j->room + (size_t)i * (size_t)n, n);
 }
 
 void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
