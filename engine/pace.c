@@ -21,8 +21,7 @@ static const double loss = 0.2;
 static const double dearest = 3; /* and a row at most so many times what it takes in a whole part */
 /* Where the gap is lost all the same, rows that take so much more time at most come along. */
 static const double nearly_free = 1.25;
-/* What cutting must leave of the gap times the time of everything. */
-static const double clear_gain = 0.9;
+static const double clear_gain = 0.97; /* the most that parts may cost beside whole ones (cost_of) */
 static const double fading = 1.0 / 512; /* of the sums of times, with each pass */
 static const double away = 0.5;          /* octaves of width within which passes count */
 static const double usual = 0.2;         /* differences of times, relative */
@@ -304,15 +303,15 @@ static int32_t rows_worth(const pace *p, const slope *s, double answers_ms)
     return rows < s->n ? (int32_t)s->n : rows < WHOLE ? (int32_t)ceil(rows) : WHOLE;
 }
 
-/* Do parts of s->n rows shorten the gap by clearly more than they lengthen everything, answers and
- * prompts? Both are compared with whole parts. */
-static bool cut_gains(const pace *p, const slope *s, double answers_ms)
+/* What parts of s->n rows cost, beside whole parts: their gap, times the square of what everything,
+ * answers and prompts, takes. So a percent of all tokens counts as two of the gap. */
+static double cost_of(const pace *p, const slope *s, double answers_ms)
 {
     const double whole = WHOLE * p->row_ms;
     const double beside = p->whole_ms > 0 ? whole * p->answers_ms / p->whole_ms : answers_ms;
     const double gap = (answers_ms + s->ms) / (answers_ms + whole);
     const double all = (beside + s->ms * WHOLE / s->n) / (beside + whole);
-    return gap * all <= clear_gain;
+    return gap * all * all;
 }
 
 /* Parts of about n rows of `all`, in whole steps. No rest costs nearly as much as a part. */
@@ -369,11 +368,20 @@ int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms)
     slope s = slope_of(&p->prompts, n, 0, before, &answers, lost ? PROBE_AFTER : LONG_AGO);
     if (2 * n <= bound && 2 * n <= WHOLE && s.timed && !s.known)
         n *= 2;
-    if (lost && n < bound) {
-        n = even_parts(n, bound);
-        s = slope_of(&p->prompts, n, time_of(&l, pace_rows_at(n, before)), before, &answers,
-                     LONG_AGO);
-        return n >= WHOLE || cut_gains(p, &s, answers_ms) ? n : even_parts(WHOLE, bound);
+    if (lost && n < bound) { /* of these and wider ones those that cost least */
+        int32_t best = even_parts(WHOLE, bound);
+        double best_cost = clear_gain;
+        for (; n < WHOLE; n += n / 2) {
+            const int32_t part = even_parts(n, bound);
+            s = slope_of(&p->prompts, part, time_of(&l, pace_rows_at(part, before)), before,
+                         &answers, LONG_AGO);
+            const double cost = cost_of(p, &s, answers_ms);
+            if (part < WHOLE && cost < best_cost) {
+                best_cost = cost;
+                best = part;
+            }
+        }
+        return best;
     }
     if (n < most && n > 2 * ROWS_STEP)
         n -= n % ROWS_STEP;

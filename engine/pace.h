@@ -64,8 +64,8 @@ double pace_answers_ms(const pace *p);
 double pace_budget_ms(const pace *p, double gap_ms);
 /* Prompt rows for so much time, at most `most`, the first of which has `before` keys before it.
  * They take more time where a row of so few would be so dear that the device computed a fifth less
- * of prompts and answers together than with prompts in whole parts. Parts are whole where shorter
- * ones would not shorten the gap by clearly more than they lengthen everything. */
+ * of prompts and answers together than with prompts in whole parts. Of these and wider parts,
+ * whole ones too, those are taken that give the shortest gap for their time. */
 int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms);
 
 #endif
