@@ -12,6 +12,7 @@
 #include "tests/fidelity_model.h"
 #include "tests/splits_rig.h"
 #include "tests/synth_file.h"
+#include "tests/test.h"
 
 #include <math.h>
 #include <string.h>
@@ -124,8 +125,32 @@ static int recordings(const carat_model *m)
     return n;
 }
 
+/* A CPU computes the beginning of the text, which would take the emulator minutes. */
+static status write_beginning(const char *path, const char *file, const int32_t *ids, err *e)
+{
+    const carat_session_options o = {.n_ctx = CTX, .checkpoint_mb = -1};
+    const carat_batch_options bo = {.session = o, .n_slots = 1};
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    carat_batch *b = NULL;
+    carat_snapshot *p = NULL;
+    uint64_t n_bytes;
+    status st = carat_model_open(path, &(carat_model_options){.device = "cpu"}, &m, e);
+    st = st ? st : carat_session_open(m, &o, &s, e);
+    st = st ? st : carat_batch_open(m, &bo, &b, e);
+    st = st ? st : carat_eval(s, ids, VOTES_LONG, NULL, NULL, e);
+    st = st ? st : carat_snapshot_take(s, &p, e);
+    st = st ? st : carat_batch_write_snapshot(b, p, file, &n_bytes, e);
+    carat_snapshot_free(p);
+    carat_batch_close(b);
+    carat_session_close(s);
+    carat_model_close(m);
+    return st;
+}
+
 /* Every token is watched. */
-static status count_votes(carat_model *m, const int32_t *ids, votes_said *x, err *e)
+static status count_votes(carat_model *m, const char *file, const int32_t *ids, votes_said *x,
+                          err *e)
 {
     const carat_session_options o = {.n_ctx = CTX,
                                      .chunk = 64,
@@ -133,9 +158,15 @@ static status count_votes(carat_model *m, const int32_t *ids, votes_said *x, err
                                      .kv_resident = POOL,
                                      .kv_policy = "scored",
                                      .kv_tau = KV_WATCH_TOKENS};
+    const carat_batch_options bo = {.session = o, .n_slots = 1};
     carat_session *s = NULL;
+    carat_batch *b = NULL;
+    carat_snapshot *p = NULL;
+    uint64_t n_bytes;
     status st = carat_session_open(m, &o, &s, e);
-    st = st ? st : carat_eval(s, ids, VOTES_LONG, NULL, NULL, e);
+    st = st ? st : carat_batch_open(m, &bo, &b, e);
+    st = st ? st : carat_batch_read_snapshot(b, file, &p, &n_bytes, e);
+    st = st ? st : carat_snapshot_restore(s, p, e);
     for (int i = 0; i < VOTES_MORE && !st; i++) {
         const kv_cache *c = &session_timeline(s)->kv;
         if ((st = carat_append(s, ids + VOTES_LONG + i, 1, false, x->logits, e)))
@@ -145,6 +176,8 @@ static status count_votes(carat_model *m, const int32_t *ids, votes_said *x, err
         x->n_chosen = c->pager->n_reselected;
     }
     x->n_recorded = recordings(m);
+    carat_snapshot_free(p);
+    carat_batch_close(b);
     carat_session_close(s);
     return st;
 }
@@ -152,17 +185,18 @@ static status count_votes(carat_model *m, const int32_t *ids, votes_said *x, err
 static void check_pool_ranks(rig *g)
 {
     const char *path = synth_file("tiny-qwen3", "f32", NULL, NULL);
+    const char *file = test_temp("votes.carat-kv");
     votes_said *one = mem_calloc(2, sizeof *one), *more = one + 1;
     int32_t ids[VOTES_LONG + VOTES_MORE];
     err e = {0};
-    status st = one ? OK : err_memory(&e, "a check", 2 * sizeof *one);
     for (int i = 0; i < VOTES_LONG + VOTES_MORE; i++)
         ids[i] = (7 + 31 * i + i * i) % 320;
-    for (int32_t n = 1; n <= (g->quick ? 2 : SPLITS_MAX) && !st; n++) {
+    status st = one ? write_beginning(path, file, ids, &e) : err_memory(&e, "a check", sizeof *one);
+    for (int32_t n = 1; n <= SPLITS_MAX && !st; n++) {
         carat_model *m = NULL;
         const split_place at = {.split = "tensor", .n = n, .gpu = true};
         st = splits_open(path, (carat_model_options){0}, at, &m, &e);
-        st = st ? st : count_votes(m, ids, n == 1 ? one : more, &e);
+        st = st ? st : count_votes(m, file, ids, n == 1 ? one : more, &e);
         carat_model_close(m);
         if (st || n == 1)
             continue;
@@ -171,11 +205,12 @@ static void check_pool_ranks(rig *g)
         verdict(g, "pool", text("%d ranks: logits that differ", n),
                 memcmp(one->logits, more->logits, sizeof one->logits) != 0, 0);
         verdict(g, "pool", text("%d ranks: nothing chosen, or recorded, or no new page", n),
-                more->n_chosen < 3 || !more->n_recorded || more->n_pages[0] == more->n_pages[1], 0);
+                more->n_chosen < 2 || !more->n_recorded || more->n_pages[0] == more->n_pages[1], 0);
     }
     if (st)
         failed(g, "pool", e.text);
     mem_free(one);
+    unlink(file);
     unlink(path);
 }
 
