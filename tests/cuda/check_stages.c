@@ -9,6 +9,7 @@
 #include "tests/fidelity_model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -71,16 +72,19 @@ static void check_model(rig *g, const char *name)
 }
 
 /* --split auto over two GPUs measures their links, and over one opened twice says that there are
- * none. What it chooses depends on time, so that is not checked. */
+ * none. What it chooses depends on time, so that is not checked. Tensors on GPUs of two kinds are
+ * found to be impossible after they were chosen. */
 static void check_auto(rig *g)
 {
     static const struct {
-        const char *gpus, *says;
-    } c[] = {{"0,1", "a copy between GPUs takes"}, {"0,0", "a GPU of its own"}};
+        const char *gpus, *says, *or_says;
+    } c[] = {{"0,1", "a copy between GPUs takes", "compute by different kernels"},
+             {"0,0", "a GPU of its own", "a GPU of its own"}};
     fidelity f;
     err e = {0};
     fidelity_open(&f, "dense");
     const char *path = fidelity_write(&f, NULL);
+    setenv("CARAT_PROMPTS", "bf16", 1); /* emulated, measuring for it takes minutes */
     for (int i = device_count_cuda() < 2; i < 2; i++) {
         const carat_model_options o = {.gpus = c[i].gpus, .split = "auto", .overcommit = true};
         carat_model *m = NULL;
@@ -90,10 +94,12 @@ static void check_auto(rig *g)
             break;
         }
         carat_model_get_info(m, &about);
-        verdict(g, "stages", text("auto on %s: says nothing of its links", c[i].gpus),
-                !strstr(about.device_why, c[i].says), 0);
+        const bool told =
+            strstr(about.device_why, c[i].says) || strstr(about.device_why, c[i].or_says);
+        verdict(g, "stages", text("auto on %s: says nothing of its links", c[i].gpus), !told, 0);
         carat_model_close(m);
     }
+    unsetenv("CARAT_PROMPTS");
     unlink(path);
     fidelity_close(&f);
 }
