@@ -393,6 +393,7 @@ static void check_budgets(rig *g, const char *gpus, const char *split)
                                        .gpus = gpus,
                                        .split = split,
                                        .gpu_mb = mb,
+                                       .experts_prefetch = split ? "off" : NULL,
                                        .session = &so};
         status st = carat_model_open(path, &o, &m, &e);
         status late = st ? OK : carat_session_open(m, &so, &s, &e);
@@ -429,7 +430,7 @@ static void check_budgets(rig *g, const char *gpus, const char *split)
     verdict(g, group,
             text("%s: %d too small, %d without slots, %d of a part, %d of all", what, n_refused,
                  n_host, n_part, n_whole),
-            (n_host > 0) == (split != NULL) || !n_part || !n_whole, 0);
+            (n_host > 0) == (split != NULL) || (!split && !n_part) || !n_whole, 0);
     unlink(counts);
     unlink(path);
     fidelity_close(&f);
