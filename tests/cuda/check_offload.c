@@ -58,6 +58,29 @@ static void close_experts(offload_rig *r)
     d->experts->close(d);
 }
 
+/* w has n of its experts from `first` on. */
+static void cut_experts(weight *w, int32_t first, int32_t n)
+{
+    w->data = weight_row(w, first, 0);
+    w->n_mat_all = w->n_mat;
+    w->first_mat = first;
+    w->n_mat = n;
+    w->n_bytes = w->mat_bytes * (size_t)n;
+}
+
+/* The rank has the last experts, whole: some in the first segment of down, the others in the second.
+ */
+static void cut_to_some(offload_rig *r)
+{
+    enum { FIRST = N_EXPERTS / 3, HALF = (N_EXPERTS - FIRST) / 2 };
+    r->down[0] = r->down[1] = r->w[2].w[1];
+    cut_experts(&r->down[0], FIRST, HALF);
+    cut_experts(&r->down[1], FIRST + HALF, N_EXPERTS - FIRST - HALF);
+    for (int i = 0; i < 2; i++)
+        cut_experts(&r->w[i].w[1], FIRST, N_EXPERTS - FIRST);
+    r->layer.n_experts = N_EXPERTS - FIRST;
+}
+
 /* Equal parts of the columns. */
 static void cut_down(offload_rig *r)
 {
@@ -131,9 +154,10 @@ static float *run_rows(offload_rig *r, int32_t rows, err *e)
     return run_pass_of(r, rows, false, e);
 }
 
-/* n_down: segments of the down product; 1: it is whole. */
-static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff, bool fused,
-                          act_kind act, int32_t n_down)
+/* n_down: segments of the down product; 1: it is whole. some: two, of which each has some of the
+ * rank's experts, whole; else each has some of the columns of all. */
+static void check_formats_of(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff,
+                             bool fused, act_kind act, int32_t n_down, bool some)
 {
     static const double parts[] = {0, 1, 0.4, -1, 2};
     static const int32_t counts[] = {1, 2, 7, OFFLOAD_JOB_ROWS, ROWS};
@@ -162,7 +186,9 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
             if (i < 2 || n_down == 1)
                 r.layer.part[r.layer.n_parts++] = &r.w[i].w[1];
         }
-    if (n_down > 1)
+    if (some)
+        cut_to_some(&r);
+    else if (n_down > 1)
         cut_down(&r);
     for (int32_t z = 0; n_down > 1 && z < n_down; z++)
         r.layer.part[r.layer.n_parts++] = &r.down[z];
@@ -199,7 +225,10 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
         failed(g, group, e.text);
     const char *what =
         text("%s %s%s%s %d -> %d %s", num_name(tg), num_name(td), fused ? " halves" : "",
-             n_down > 1 ? " segments" : "", n_in, n_ff,
+             some         ? " some"
+             : n_down > 1 ? " segments"
+                          : "",
+             n_in, n_ff,
              act == ACT_SWIGLU_CUT ? "cut, biases"
              : act == ACT_SILU     ? "silu"
                                    : "gelu");
@@ -217,6 +246,12 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     for (int i = 0; i < 3; i++)
         if (r.w[i].bytes)
             pair_free(g, &r.w[i]);
+}
+
+static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff, bool fused,
+                          act_kind act, int32_t n_down)
+{
+    check_formats_of(g, tg, td, n_in, n_ff, fused, act, n_down, false);
 }
 
 /* A gated unit of 64 -> 64 and a down product, in Q8_0. */
@@ -487,6 +522,7 @@ void check_offload(rig *g)
     check_formats(g, NUM_Q4_K, NUM_Q5_0, 256, 192, false, ACT_GELU_TANH, 2);
     check_formats(g, NUM_Q8_0, NUM_Q8_0, 96, 128, false, ACT_SWIGLU_CUT, 4);
     check_formats(g, NUM_Q6_K, NUM_Q4_K, 256, 512, false, ACT_SILU, 2);
+    check_formats_of(g, NUM_Q4_K, NUM_Q8_0, 256, 64, false, ACT_SILU, 2, true);
     check_late(g);
     check_other_act(g);
     check_floats(g);
