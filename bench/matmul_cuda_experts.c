@@ -1,5 +1,5 @@
 /* matmul_cuda_experts.c - experts of prompts on a GPU: the kernels of GPUs of 9.0 and of all
- * others, beside each other.
+ * others, beside each other. Up to 20 rows of an expert all GPUs have matmul_short_experts.cu.
  *
  *     bench_matmul_cuda experts [SUBSTRING of printed names]
  *
@@ -29,8 +29,8 @@ static const shape shapes[] = {
     {"26B-A4B", 2816, 704, 128, true, {NUM_Q4_K, NUM_Q8_0}, {NUM_Q8_0, NUM_Q5_0}},
     {"35B-A3B", 2048, 512, 256, false, {NUM_Q4_K, NUM_Q6_K}, {NUM_Q4_K, NUM_Q6_K}},
 };
-static const int32_t row_counts[] = {512, 1024, 2048, 4096};
-enum { N_ROWS = 4, ROWS_MOST = 4096, K = 8, REPS = 9 };
+static const int32_t row_counts[] = {16, 64, 256, 512, 1024, 2048, 4096};
+enum { N_ROWS = 7, ROWS_MOST = 4096, K = 8, REPS = 9 };
 
 /* Buffers for the largest product. */
 typedef struct rig {

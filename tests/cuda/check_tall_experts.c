@@ -1,7 +1,7 @@
-/* check_tall_experts.c - matmul_tall_experts_hopper.cu against matmul_mma.cu: every bit of products
- * of experts and of their gated units, of tiles of every width, of experts without a pair, and of
- * blocks that do several tiles one after the other. (The reference is checked in check_products.c,
- * whose mixtures go through both.)
+/* check_tall_experts.c - matmul_tall_experts_hopper.cu and matmul_short_experts.cu against
+ * matmul_mma.cu: every bit of products of experts and of their gated units, of tiles of every width,
+ * of experts without a pair, and of blocks that do several tiles one after the other. (The reference
+ * is checked in check_products.c, whose mixtures go through all.)
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -17,6 +17,16 @@ typedef struct tall_case {
     int32_t n_in, n_ff, n_expert, rows;
     bool halves; /* gate and up are one weight */
 } tall_case;
+
+/* Few rows of an expert: of matmul_short_experts.cu. */
+static bool few(const tall_case *a)
+{
+    return expert_tile_rows(a->rows * K, a->n_expert) <= 32;
+}
+static const char *group_of(const tall_case *a)
+{
+    return few(a) ? "experts short" : "experts tall";
+}
 
 /* Memory of one check, and what is computed with it. */
 typedef struct tall_rig {
@@ -59,7 +69,7 @@ static int32_t count_different(const tall_rig *r, const void *a, const void *b, 
 static void say(const tall_rig *r, const char *what, bool done, int32_t differ)
 {
     const tall_case *a = r->a;
-    verdict(r->g, "experts tall",
+    verdict(r->g, group_of(a),
             text("%s%s %d x %d of %d, %d -> %d: %s", num_name(a->t), a->halves ? " halves" : "",
                  a->rows, K, a->n_expert, a->n_in, a->n_ff, what),
             done ? differ : 1, 0);
@@ -72,7 +82,9 @@ static void products(const tall_rig *r, const packed *w, const packed *bf, int32
     const dev_quant x = {.bf = r->x, .rows = r->pairs / k, .cols = w->n_in};
     const size_t n = (size_t)r->pairs * (size_t)w->n_out * sizeof *r->y;
     cudaMemsetAsync(r->y, 0, n, r->c->stream);
-    const bool done = cu_expert_tall(r->c->stream, y, x, *w, r->l, k);
+    const bool done = few(r->a) || cu_expert_tall(r->c->stream, y, x, *w, r->l, k);
+    if (few(r->a))
+        cu_expert_mma(r->c->stream, y, x, *w, r->l, k);
     cu_expert_mma(r->c->stream, z, x, *bf, r->l, k);
     say(r, k == 1 ? "a row for each pair" : "a row for each K pairs", done,
         count_different(r, r->y, r->want, n));
@@ -130,7 +142,7 @@ static void check_case(rig *g, const tall_case *a)
     const gpu_facts facts = r.c->facts;
     const int32_t n_out = a->halves ? 2 * a->n_ff : a->n_ff;
     pair w, u = {0}, b;
-    if (!facts.wgmma || !my_turn(g, "experts tall") ||
+    if ((!facts.wgmma && !few(a)) || !my_turn(g, group_of(a)) ||
         !pair_make(g, &w, a->t, a->n_in, n_out, a->n_expert, 0.05, false) ||
         (!a->halves && !pair_make(g, &u, a->t, a->n_in, n_out, a->n_expert, 0.05, false)) ||
         !pair_make(g, &b, NUM_F32, n_out, 1, a->n_expert, 0.5, false))
@@ -182,10 +194,31 @@ static void check_case(rig *g, const tall_case *a)
         pair_free(g, &u);
 }
 
+/* Tiles of up to 8, 16 and 32 rows; experts of more than 32; one group, and outputs of a tile, of
+ * a part of one, of an odd number of them and of several blocks. */
+static void short_experts(rig *g)
+{
+    static const num_type types[] = {NUM_Q4_0,    NUM_Q4_1, NUM_Q5_0,   NUM_Q5_1,  NUM_Q8_0,
+                                     NUM_Q4_K,    NUM_Q5_K, NUM_Q6_K,   NUM_IQ4_NL, NUM_MXFP4,
+                                     NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ1_S, NUM_Q3_K};
+    const int n = (int)(sizeof types / sizeof *types);
+    for (int i = 0; i < n; i++)
+        check_case(g, &(tall_case){types[i], 512, i % 2 ? 48 : 40, 12, 7 + 3 * i, i % 2 != 0});
+    check_case(g, &(tall_case){NUM_Q4_K, 768, 144, 20, 190, true});
+    check_case(g, &(tall_case){NUM_Q8_0, 352, 208, 7, 60, false});
+    check_case(g, &(tall_case){NUM_Q5_0, 704, 80, 5, 41, true});
+    check_case(g, &(tall_case){NUM_Q8_0, 32, 50, 1, 9, false});
+    check_case(g, &(tall_case){NUM_MXFP4, 160, 2, 2, 17, false});
+    check_case(g, &(tall_case){NUM_Q5_1, 288, 34, 1, 10, false});
+    if (!g->quick)
+        check_case(g, &(tall_case){NUM_Q4_K, 2816, 704, 16, 64, true});
+}
+
 void check_tall_experts(rig *g)
 {
     static const num_type types[] = {NUM_Q4_0, NUM_Q4_1, NUM_Q5_0,   NUM_Q5_1,  NUM_Q8_0, NUM_Q4_K,
                                      NUM_Q5_K, NUM_Q6_K, NUM_IQ4_NL, NUM_MXFP4, NUM_Q3_K};
+    short_experts(g);
     for (int i = 0; i < (int)(sizeof types / sizeof *types); i++)
         check_case(g, &(tall_case){types[i], 256, i % 2 ? 48 : 32, 4, 50 + 7 * i, i % 2 != 0});
     /* Tiles of 65 to 80 and of 81 to 128 rows, alone and as halves of an expert's; parts of a unit;

@@ -17,6 +17,7 @@
  * rows and 768 at 128; making weights bf16 480 of each scheduler; the second cache gives about 29
  * bytes a cycle, and 64 rows take 15 KB with their weights, 128 take 23 KB.
  */
+#include "backend/cuda/experts/prompt_experts.cuh"
 #include "backend/cuda/product/tall.cuh"
 
 enum {
@@ -32,14 +33,8 @@ enum {
 #define EACH_WIDTH(DO) DO(32) DO(64) DO(80) DO(128)
 
 struct tall_experts {
-    mma_args a;
-    packed up;      /* of gated units; w again where it has both */
-    int up_tile;    /* the first of up */
-    int n_out;      /* outputs or gated units */
-    unit_rule unit; /* of gated units */
-    bool silu;
-    uint16_t *copy; /* [pairs, n_out]: the gated units as bf16 */
-    int stages;     /* of weights */
+    expert_args e;
+    int stages; /* of weights */
 };
 
 /* What a block does, one after the other: a tile of rows, and outputs of so many. The next tile is
@@ -51,9 +46,9 @@ template <int EACH> struct expert_work {
 
     DEV void begin(const tall_experts &s)
     {
-        tiles = s.a.tiles;
-        parts = (s.n_out + EACH - 1) / EACH;
-        n = *s.a.n_tiles * parts;
+        tiles = s.e.a.tiles;
+        parts = (s.e.n_out + EACH - 1) / EACH;
+        n = *s.e.a.n_tiles * parts;
         at = (int)blockIdx.x;
         if (at < n)
             next = tiles[at / parts];
@@ -87,7 +82,7 @@ DEV int width_of(int n)
 template <int EACH> DEV void fetch_pairs(const tall_experts &s, uint8_t *xs, tall_bars &bars,
                                          int which_warp)
 {
-    const mma_args &a = s.a;
+    const mma_args &a = s.e.a;
     const int piece = lane_id() & 7, row = 4 * which_warp + (lane_id() >> 3);
     const int n_step = X_STAGES * a.w.n_unit;
     expert_work<EACH> work;
@@ -130,7 +125,8 @@ template <int EACH> DEV void fetch_pairs(const tall_experts &s, uint8_t *xs, tal
 template <int K, bool GATED, int EACH>
 DEV void fetch_experts(const tall_experts &s, uint8_t *units, tall_bars &bars)
 {
-    const packed &w = s.a.w;
+    const expert_args &e = s.e;
+    const packed &w = e.a.w;
     expert_work<EACH> work;
     expert_tile t;
     ring_place at = {0, 0};
@@ -140,11 +136,11 @@ DEV void fetch_experts(const tall_experts &s, uint8_t *units, tall_bars &bars)
         tall_copies<K, WARPS> c;
 #pragma unroll
         for (int i = 0; i < c.each; i++) {
-            const int mine = c.tile(i), last = (s.n_out + 15) / 16 - 1;
+            const int mine = c.tile(i), last = (e.n_out + 15) / 16 - 1;
             const bool up = GATED && mine & 1;
             const int tile = min(part * (EACH / 16) + (GATED ? mine / 2 : mine), last);
-            const packed &of = up ? s.up : w;
-            c.begin(i, of, mat_at(of, (size_t)t.expert), tile + (up ? s.up_tile : 0));
+            const packed &of = up ? e.up : w;
+            c.begin(i, of, mat_at(of, (size_t)t.expert), tile + (up ? e.up_tile : 0));
         }
         for (int k = 0; k < w.n_unit; k++, at.next(s.stages))
             c.copy(k, w.n_group, units, bars, at);
@@ -154,7 +150,7 @@ DEV void fetch_experts(const tall_experts &s, uint8_t *units, tall_bars &bars)
 /* Writes a warp's results for the N rows of a tile. pairs: of row lane + 32 i; tile: the warp's, of
  * outputs; in a pair of warps both have the same of gated units, and eight of them each. */
 template <bool GATED, int N>
-DEV void write_results(const tall_experts &s, const float (&acc)[N / 2], const expert_tile &t,
+DEV void write_results(const expert_args &s, const float (&acc)[N / 2], const expert_tile &t,
                        const int (&pairs)[MOST_ROWS / 32], int tile, int half)
 {
     const int gid = lane_id() >> 2, tid = lane_id() & 3;
@@ -166,21 +162,15 @@ DEV void write_results(const tall_experts &s, const float (&acc)[N / 2], const e
             const int r = 8 * j + 2 * tid + e;
             const size_t p = shfl_u32((uint32_t)pairs[j / 4], r & 31);
             float *y = s.a.y.at + p * s.a.y.stride + o;
-            if constexpr (GATED) {
-                const float v = unit_of(s.unit, s.silu, acc[4 * j + e], acc[4 * j + 2 + e],
-                                        (size_t)t.expert, o < s.n_out ? o : 0);
-                const float next = __uint_as_float(shfl_u32(__float_as_uint(v), lane_id() + 4));
-                if (r >= t.n || o >= s.n_out)
-                    continue;
-                *y = v;
-                if (gid % 2 == 0) /* n_out is even */
-                    *(uint32_t *)(s.copy + p * s.n_out + o) = f32x2_to_bf16(v, next);
-            } else {
+            if constexpr (GATED)
+                write_unit(s, p, o,
+                           unit_value(s, t.expert, o, acc[4 * j + e], acc[4 * j + 2 + e]),
+                           r < t.n && o < s.n_out);
+            else
 #pragma unroll
                 for (int h = 0; h < 2; h++)
                     if (r < t.n && o + 8 * h < s.n_out)
                         y[8 * h] = acc[4 * j + 2 * h + e];
-            }
         }
 }
 
@@ -240,24 +230,24 @@ template <int K, bool GATED> __global__ void __launch_bounds__(THREADS, 1)
     work.begin(s);
     while (work.take(&t, &part)) {
         const int group = part * EACH + (warp / 4) * (EACH / (WARPS / 4));
-        if (group >= s.n_out) {
-            pass_rows(s.a.w.n_unit, s.stages, bars, at, x_turn);
+        if (group >= s.e.n_out) {
+            pass_rows(s.e.a.w.n_unit, s.stages, bars, at, x_turn);
             continue;
         }
         int pairs[MOST_ROWS / 32]; /* for the end, when they have arrived */
 #pragma unroll
         for (int i = 0; i < MOST_ROWS / 32; i++) {
             const int r = lane_id() + 32 * i;
-            pairs[i] = r < t.n ? s.a.order[t.first + r] : 0;
+            pairs[i] = r < t.n ? s.e.a.order[t.first + r] : 0;
         }
         const int tile = group / 16 + (GATED ? warp % 4 / 2 : warp % 4);
         switch (width_of(t.n)) {
 #define DO(width)                                                                                  \
     case width: {                                                                                  \
         float acc[width / 2];                                                                      \
-        multiply_rows<K, width, STAGE, WARPS * staged<K>::bytes>(acc, of, s.a.w.n_unit, s.stages,  \
+        multiply_rows<K, width, STAGE, WARPS * staged<K>::bytes>(acc, of, s.e.a.w.n_unit, s.stages, \
                                                                  units, xs, bars, at, x_turn);     \
-        write_results<GATED, width>(s, acc, t, pairs, tile, half);                                 \
+        write_results<GATED, width>(s.e, acc, t, pairs, tile, half);                                 \
         break;                                                                                     \
     }
             EACH_WIDTH(DO)
@@ -268,9 +258,9 @@ template <int K, bool GATED> __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- Launching ------------------------------------------------------------------------------ */
 
-template <int K, bool GATED> static bool launch_experts(cudaStream_t s, tall_experts a)
+template <int K, bool GATED> static bool launch_experts(cudaStream_t s, const expert_args &e)
 {
-    a.stages = tall_stages<K, MOST_ROWS, WARPS>();
+    const tall_experts a = {e, tall_stages<K, MOST_ROWS, WARPS>()};
     if (a.stages < 2)
         return false;
     LAUNCH((tall_experts_kernel<K, GATED>), dim3((unsigned)cu_gpu.n_sm), dim3(THREADS),
@@ -279,9 +269,9 @@ template <int K, bool GATED> static bool launch_experts(cudaStream_t s, tall_exp
 }
 
 /* The one rule for what is computed here: on GPUs of 9.0, experts with more rows than a tile of
- * few_kernel, whose weights are all on the device. */
+ * short_experts_kernel, whose weights are all on the device. */
 template <bool GATED>
-static bool launch_kind(cudaStream_t s, const tall_experts &a, const expert_lists &l)
+static bool launch_kind(cudaStream_t s, const expert_args &a, const expert_lists &l)
 {
     const packed &w = a.a.w;
     if (!cu_gpu.wgmma || w.where || expert_tile_rows(a.a.rows, l.n_expert) < 64)
@@ -289,33 +279,18 @@ static bool launch_kind(cudaStream_t s, const tall_experts &a, const expert_list
     return by_layout(plain_packs, w.kind, [&](auto k) { return launch_experts<k, GATED>(s, a); });
 }
 
-static mma_args rows_of(dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k)
-{
-    return {y, x.bf, w, y.rows, (const expert_tile *)l.tiles, l.n_tiles, l.order, k};
-}
-
 extern "C" bool cu_expert_tall(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l,
                                int32_t k)
 {
-    tall_experts a = {};
-    a.a = rows_of(y, x, w, l, k);
-    a.n_out = w.n_out;
-    return launch_kind<false>(s, a, l);
+    return launch_kind<false>(s, args_of_product(y, x, w, l, k), l);
 }
 
 extern "C" bool cu_expert_units(cudaStream_t s, expert_units u, expert_lists l, int32_t k)
 {
-    tall_experts a = {};
+    const expert_args a = args_of_units(u, l, k);
     if (u.y.cols % 2) /* a lane copies two units */
         return false;
-    a.a = rows_of(u.y, u.x, u.w, l, k);
-    a.up = u.up;
-    a.up_tile = u.up_row / 16;
-    a.n_out = u.y.cols;
-    a.unit = u.unit;
-    a.silu = u.silu;
-    a.copy = u.copy;
-    return launch_kind<true>(s, a, l);
+    return launch_kind<true>(s, a, l) || cu_short_experts(s, a, l, true);
 }
 
 extern "C" int cu_tall_experts_init(void)

@@ -6,7 +6,7 @@
  *   more        matmul_experts  two rows of an expert      matmul_float
  *   33 and more matmul_grouped  eight rows of an expert    matmul_float
  *   prompts     matmul_mma      pairs sorted by expert     F32: matmul_float, else matmul_mma
- *               (or matmul_tall_experts_hopper)
+ *               (or matmul_tall_experts_hopper; of few rows matmul_short_experts)
  *
  * Down products of 32 rows take matmul_grouped too. ops.c says what every op does before and after
  * its launches.

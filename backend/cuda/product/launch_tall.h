@@ -1,7 +1,8 @@
-/* launch_tall.h - launchers of matmul_tall_experts_hopper.cu: experts of prompts on GPUs of 9.0.
+/* launch_tall.h - launchers of experts of prompts: matmul_tall_experts_hopper.cu on GPUs of 9.0, and
+ * of gated units matmul_short_experts.cu too.
  *
- * False, and nothing is launched, on other GPUs, for formats and shapes without a kernel, for
- * experts that are not all on the device, and for few rows: cu_expert_mma computes the same bits.
+ * False, and nothing is launched, for formats, shapes and numbers of rows without a kernel:
+ * cu_expert_mma computes the same bits. matmul_tall_experts_hopper.cu wants all experts on the device.
  */
 #ifndef BACKEND_CUDA_LAUNCH_TALL_H
 #define BACKEND_CUDA_LAUNCH_TALL_H

@@ -5,8 +5,8 @@
  * lanes are the same at every row count.
  *
  * Of prompts a row's columns are added in slices of SLICE, each in ascending order, and then the
- * slices in ascending order. Few rows, and few results, have a lane for each slice (slices_kernel);
- * others have tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
+ * slices in ascending order. Few rows, and few results, have a thread for four rows of a slice
+ * (slices_kernel); others have tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
  */
 #include "backend/cuda/activations.cuh"
 #include "backend/cuda/mma.cuh"
@@ -108,7 +108,9 @@ template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kern
 
 enum {
     SLICE = 64, /* columns whose products are added in one chain */
-    SLICE_LANES = 32,
+    SLICES = 8, /* of slices_kernel at a time; its block has so many rows and outputs: */
+    SLICE_TILE = 8,
+    SLICE_THREADS = 128,
     TILE = 64,       /* rows and outputs of a block */
     TILE_STEP = 16,  /* columns at a time */
     TILE_STAGES = 4, /* steps in shared memory: one takes less time than a read of L2 */
@@ -118,36 +120,82 @@ enum {
     OUTS_OF = 4
 };
 
-/* y[r, o], a few rows.
- * grid:   one warp per output, 8 warps per block; y: rows
- * shared: none
- * bound:  latency: a chain of SLICE products */
-template <int K> __global__ void __launch_bounds__(256) slices_kernel(float_args a)
+/* Slices of a block's rows of x and of W, as they are stored, each so long that the lanes of a warp
+ * meet different banks; and the slices' sums of a warp's results. */
+template <int K> struct slices_stage {
+    enum { SIZE = K == PACK_F32 ? 4 : 2, X_BYTES = SLICE * 4 + 16, W_BYTES = SLICE * SIZE + 16 };
+    uint8_t x[SLICE_TILE][SLICES][X_BYTES], w[SLICE_TILE][SLICES][W_BYTES];
+    float sum[SLICE_THREADS / 32][16][SLICES + 1];
+};
+
+/* Copies columns `from`.. of a tile's rows of x and of W. What is past an end keeps what it was: it
+ * reaches no result. */
+template <int K> DEV void copy_slices(slices_stage<K> &to, const float_args &a, int r0, int o0, int from)
 {
+    enum { SIZE = slices_stage<K>::SIZE, PIECES = SLICES * SLICE / 4 /* of a row */ };
+    const int n = a.w.n_in;
+#pragma unroll 4
+    for (int p = (int)threadIdx.x; p < SLICE_TILE * PIECES; p += SLICE_THREADS) {
+        const int row = p / PIECES, slice = p % PIECES / (SLICE / 4), c = p % (SLICE / 4) * 4;
+        const int i = from + slice * SLICE + c;
+        if (i >= n)
+            continue;
+        if (r0 + row < a.x.rows)
+            copy16_async(to.x[row][slice] + c * 4, a.x.at + (r0 + row) * a.x.stride + i, true);
+        if (o0 + row < a.n_out) {
+            const uint8_t *w = a.w.codes + ((size_t)(o0 + row) * n + i) * SIZE;
+            if (SIZE == 4)
+                copy16_async(to.w[row][slice] + c * SIZE, w, true);
+            else
+                copy8_async(to.w[row][slice] + c * SIZE, w);
+        }
+    }
+    copy_commit();
+}
+
+/* y[r, o], a few rows or results. A warp has 4 x 4 of them: a lane a slice of one output and four
+ * rows.
+ * grid:   tile of 8 outputs x tile of 8 rows
+ * shared: a stage
+ * bound:  latency: reads of the second cache, 512 columns at a time */
+template <int K> __global__ void __launch_bounds__(SLICE_THREADS) slices_kernel(float_args a)
+{
+    __shared__ __align__(16) slices_stage<K> stage;
+    const int o0 = (int)blockIdx.x * SLICE_TILE, r0 = (int)blockIdx.y * SLICE_TILE, n = a.w.n_in;
+    const int lane = lane_id(), warp = (int)threadIdx.x >> 5, slice = lane & 7;
+    const int row = 4 * (warp & 1), out = 4 * (warp >> 1) + (lane >> 3);
+    float(&sums)[16][SLICES + 1] = stage.sum[warp];
+    float total = 0; /* of result `lane` of the warp's: row lane / 4, output lane % 4 */
     grid_trigger();
     grid_wait();
-    int o = (int)(blockIdx.x * 8 + (threadIdx.x >> 5)), r = (int)blockIdx.y, n = a.w.n_in;
-    if (o >= a.n_out)
-        return;
-    const uint8_t *row = a.w.codes + (size_t)o * n * (K == PACK_F32 ? 4 : 2);
-    const float *x = a.x.at + r * a.x.stride;
-    float total = 0;
-#pragma unroll 1
-    for (int from = 0; from < n; from += SLICE * SLICE_LANES) {
-        int i0 = from + SLICE * lane_id(), end = min(i0 + (int)SLICE, n);
-        float sum = 0;
+    for (int from = 0; from < n; from += SLICES * SLICE) {
+        copy_slices(stage, a, r0, o0, from);
+        copy_wait<0>();
+        __syncthreads();
+        const int columns = min((int)SLICE, n - from - SLICE * slice);
+        float sum[4] = {0, 0, 0, 0};
 #pragma unroll 4
-        for (int i = i0; i < end; i += 4) {
-            float4 w = load4<K>(row, i), v = *(const float4 *)(x + i);
-            sum = fma_rn(w.x, v.x, sum);
-            sum = fma_rn(w.y, v.y, sum);
-            sum = fma_rn(w.z, v.z, sum);
-            sum = fma_rn(w.w, v.w, sum);
+        for (int i = 0; i < columns; i += 4) {
+            const float4 w = load4<K>(stage.w[out][slice], i);
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                const float4 v = *(const float4 *)(stage.x[row + r][slice] + 4 * i);
+                sum[r] = fma_rn(w.x, v.x, sum[r]);
+                sum[r] = fma_rn(w.y, v.y, sum[r]);
+                sum[r] = fma_rn(w.z, v.z, sum[r]);
+                sum[r] = fma_rn(w.w, v.w, sum[r]);
+            }
         }
-        for (int lane = 0; lane < SLICE_LANES && from + SLICE * lane < n; lane++)
-            total += shfl_f32(sum, lane);
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            sums[4 * r + (lane >> 3)][slice] = sum[r];
+        __syncthreads(); /* and all have read the stage */
+        for (int i = 0; lane < 16 && i < SLICES && from + SLICE * i < n; i++)
+            total += sums[lane][i];
+        __syncwarp(); /* the sums are read */
     }
-    if (lane_id() == 0)
+    const int r = r0 + row + lane / 4, o = o0 + 4 * (warp >> 1) + lane % 4;
+    if (lane < 16 && r < a.y.rows && o < a.n_out)
         a.y.at[r * a.y.stride + o] = total;
 }
 
@@ -267,7 +315,9 @@ template <int K> static void launch_prompt(cudaStream_t s, const float_args &a)
     enum { FEW = 48, SMALL = 1 << 15 }; /* rows; results: tiles would leave most of the GPU idle */
     unsigned rows = (unsigned)a.y.rows, n = (unsigned)a.n_out;
     if (a.y.rows <= FEW || a.n_out <= 4 || (int64_t)a.y.rows * a.n_out <= SMALL)
-        LAUNCH(slices_kernel<K>, dim3((n + 7) / 8, rows), dim3(256), 0, s, a);
+        LAUNCH(slices_kernel<K>,
+               dim3((n + SLICE_TILE - 1) / SLICE_TILE, (rows + SLICE_TILE - 1) / SLICE_TILE),
+               dim3(SLICE_THREADS), 0, s, a);
     else
         LAUNCH(tile_kernel<K>, dim3((n + TILE - 1) / TILE, (rows + TILE - 1) / TILE),
                dim3(TILE_THREADS), 0, s, a);

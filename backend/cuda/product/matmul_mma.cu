@@ -6,9 +6,9 @@
  *  outputs |  2 x 4  |                copied in the background. While one pair of tiles is
  *          +---------+                multiplied, the next is on its way.
  *
- * few_kernel takes tiles of 32 or 64 rows: experts of few rows each, and short prompts where
- * weights are floats; other short prompts go to matmul_short.cu, and longer ones on GPUs of 9.0 to
- * matmul_tall_hopper.cu. Every sum is f32, and adds its
+ * few_kernel takes tiles of 32 or 64 rows: experts of 21 to 48 rows each, and fewer, and short
+ * prompts, where weights are floats; other short prompts go to matmul_short.cu, other experts to
+ * matmul_short_experts.cu, and longer prompts on GPUs of 9.0 to matmul_tall_hopper.cu. Every sum is f32, and adds its
  * columns 16 at a time in ascending order in all kernels. So a row's bits depend neither on the
  * tile it is in nor on the number of rows.
  *
@@ -17,8 +17,8 @@
  * matmul_tall_experts_hopper.cu.
  */
 #include "backend/cuda/experts/own.cuh"
+#include "backend/cuda/experts/prompt_experts.cuh"
 #include "backend/cuda/product/lattice.cuh"
-#include "backend/cuda/product/launch_tall.h"
 #include "backend/cuda/product/prompt.cuh"
 
 enum { BM = 128, BN = 128, BK = 64, LINE = BK + 8 /* padded against bank conflicts */ };
@@ -342,7 +342,8 @@ template <int K> static int allow_mma()
 
 extern "C" int cu_mma_init(void)
 {
-    return each_layout(mma_packs, [](auto k) { return allow_mma<k>(); }) | cu_short_init();
+    return each_layout(mma_packs, [](auto k) { return allow_mma<k>(); }) | cu_short_init() |
+           cu_short_experts_init();
 }
 
 /* tile: rows of a tile, 16, 32, 64 or BN. tiles: of experts. */
@@ -487,8 +488,8 @@ extern "C" void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_
 extern "C" void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l,
                               int32_t k)
 {
-    mma_args a = {y, x.bf, w, y.rows, (const expert_tile *)l.tiles, l.n_tiles, l.order, k};
-    if (cu_expert_tall(s, y, x, w, l, k))
+    const expert_args e = args_of_product(y, x, w, l, k);
+    if (cu_expert_tall(s, y, x, w, l, k) || cu_short_experts(s, e, l, false))
         return;
-    mma_any(s, a, expert_tile_rows(y.rows, l.n_expert), expert_tiles(y.rows, l.n_expert));
+    mma_any(s, e.a, expert_tile_rows(y.rows, l.n_expert), expert_tiles(y.rows, l.n_expert));
 }
