@@ -15,7 +15,7 @@
  * warps and more, in two blocks at least, of which one begins while the other multiplies (plan_for).
  * A tile of up to 8, 16 or 32 rows is multiplied as so many.
  *
- * Sums and weights are as in matmul_short.cu, and so are their bits.
+ * Sums and weights are those of matmul_mma.cu, and so are their bits.
  */
 #include "backend/cuda/experts/prompt_experts.cuh"
 #include "backend/cuda/product/fragments.cuh"
@@ -148,7 +148,7 @@ struct block_stages {
     int n, weights; /* weights: bytes of a stage */
 };
 
-/* A block's outputs of one tile of n rows, from the first copies to the results. by: of the warp;
+/* A block's outputs of one tile of rows, once the first copies have begun. from: the warp's tiles;
  * in: does it have outputs? */
 template <int K, bool GATED, int TILES>
 DEV void multiply_tile(const expert_args &e, const block_stages &s, const tile_at<K> (&from)[PAIR],
