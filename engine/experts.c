@@ -787,6 +787,8 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
         else
             *to = a;
     }
+    if (m->core.n_ranks) /* each has all of them */
+        to->n_layers = x->n_layers;
     pthread_mutex_unlock(lock);
     return true;
 }

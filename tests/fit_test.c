@@ -372,11 +372,9 @@ static void check_slots(const char *path, const char *split, const int64_t *mib,
     CHECK(!carat_experts_on(m, n, &x) && !x.n_experts);
     CHECK_EQ(n_slots, all.n_slots);
     CHECK_EQ(n_experts, all.n_experts);
-    CHECK_EQ(n_layers, all.n_layers);
+    CHECK_EQ(n_layers, split ? n * all.n_layers : all.n_layers); /* a rank has a part of each */
     CHECK_EQ(host, all.host_bytes);
-    if (split)
-        CHECK_EQ(n_layers % n, 0);
-    else
+    if (!split)
         CHECK_EQ(n_layers, gpu_layers ? gpu_layers : 30);
     /* A layer more is a part less. */
     CHECK_MSG(low > 0 && (split || high - low < 0.12), "slots for %.3f to %.3f of a GPU's experts",
