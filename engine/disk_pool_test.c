@@ -273,6 +273,7 @@ TEST(impossible_records_of_a_pool_are_refused)
                             .n_pages = 3,
                             .n_exact = 100,
                             .clock = 3,
+                            .n_watched = 1,
                             .page = page,
                             .n_votes = 3,
                             .votes = votes};

@@ -235,7 +235,8 @@ static const char *read_head(kv_paging *s, reader *r, int64_t n, uint32_t *n_vot
     s->for_good = flags & FOR_GOOD;
     if (s->n_exact < 0 || (s->n_exact > n && s->n_exact != INT64_MAX) || s->since < 0 ||
         s->since > INT32_MAX || s->clock < 0 || s->clock > INT64_MAX / 2 || s->n_watched < 0 ||
-        s->n_watched > INT32_MAX || s->hold < 0 || s->hold > n + s->rows_max ||
+        s->n_watched > INT32_MAX || !s->n_watched != !*n_votes || s->hold < 0 ||
+        s->hold > n + s->rows_max ||
         (s->for_good && s->policy != KV_POLICY_SNAPKV))
         return "its pool of keys has impossible counts";
     return NULL;

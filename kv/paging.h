@@ -22,7 +22,8 @@ typedef struct kv_paging {
     kv_policy policy;
     int32_t pool, tau, rows_max;
     int32_t n_pages; /* page[n_pages]: those of the tokens */
-    int32_t n_votes; /* votes[n_votes]: of the first pages, by all devices together */
+    int32_t n_votes; /* votes[n_votes]: of the first pages, by all devices together; 0: n_watched is
+                        0 */
     int64_t n_exact, since, clock, n_watched, hold;
     bool wants_rescore, renew, for_good;
     kv_paging_page *page;

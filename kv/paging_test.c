@@ -121,7 +121,6 @@ TEST(records_of_a_pager_that_cannot_be_are_refused)
         {16, 4, 1u << 31, rules},
         {20, 4, N_PAGES + 1, rules},
         {20, 4, 1u << 31, rules},
-        {20, 4, 0, many},
         {20, 4, N_PAGES, many},
         {EXACT, 8, UINT64_MAX, counts},
         {EXACT, 8, 0, NULL},
@@ -139,7 +138,8 @@ TEST(records_of_a_pager_that_cannot_be_are_refused)
         {CLOCK, 8, 77, NULL},
         {CLOCK, 8, 76, state},
         {WATCHED, 8, UINT64_MAX, counts},
-        {WATCHED, 8, 0, NULL},
+        {WATCHED, 8, 0, counts}, /* votes of no rows, and rows without votes */
+        {20, 4, 0, counts},
         {WATCHED, 8, INT32_MAX, NULL},
         {WATCHED, 8, 1u << 31, counts},
         {HOLD, 8, UINT64_MAX, counts},
