@@ -35,6 +35,20 @@ template <int K> DEV float float_of(uint32_t v, int i, uint32_t power)
 /* Where f has up to 24 bits, the zero is subtracted from the code. */
 template <int K> static constexpr bool zero_first = traits<K>::levels || traits<K>::lattice;
 
+/* The least f16 numbers are codes times 2^-24. So codes below 256 become floats two at a time,
+ * where the float of a code would have to lose its zero before it is multiplied. */
+template <int K> static constexpr bool least_halves = traits<K>::offset && !traits<K>::is_signed;
+
+/* Four codes, bytes of v, times by and plus m, each rounded once. by: the factor times 2^24. */
+DEV void weights_of_halves(float *x, uint32_t v, float by, float m)
+{
+    const uint32_t even = v & 0x00ff00ff, odd = pick_bytes(v, 0, 0x4341);
+    x[0] = fma_rn(f16_to_f32(even & 0xffff), by, m);
+    x[1] = fma_rn(f16_to_f32(odd & 0xffff), by, m);
+    x[2] = fma_rn(f16_to_f32(even >> 16), by, m);
+    x[3] = fma_rn(f16_to_f32(odd >> 16), by, m);
+}
+
 /* A weight: code times f plus m, rounded once. Without offsets, -zero f is exact, because f has at
  * most 19 bits. off: that, or m. */
 template <int K> DEV float weight_of(float code, float f, float off)
@@ -166,9 +180,13 @@ DEV void group_fragments(uint32_t (*a)[4], const uint8_t *const (&unit)[2], cons
             float off = zero_first<K> ? 0
                         : T::offset   ? (T::split && s ? v.m1 : v.m0)
                                       : -code_float<K>::zero * f;
+            if constexpr (least_halves<K>) {
+                weights_of_halves(x, q[s], f * 0x1p24f, off);
+            } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                x[i] = weight_of<K>(float_of<K>(q[s], i, is.top), f, off);
+                for (int i = 0; i < 4; i++)
+                    x[i] = weight_of<K>(float_of<K>(q[s], i, is.top), f, off);
+            }
             a[s][h] = f32x2_to_bf16(x[0], x[1]);
             a[s][2 + h] = f32x2_to_bf16(x[2], x[3]);
         }
