@@ -88,6 +88,7 @@ struct carat_model {
     bool strict;              /* refuse slow kernels */
     bool plan_only;           /* for a GPU that need not be here: the host's memory is not asked */
     bool overcommit;          /* allow plans beyond the available memory */
+    bool said_counts;         /* the log has said why a file of counts is not used */
     bool direct; /* the file was read into memory, whose pages the kernel cannot drop */
     /* By side: memory that loading took for packed or copied weights. */
     uint64_t taken_bytes[PASS_SIDES_MAX];

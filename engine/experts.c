@@ -272,7 +272,16 @@ static uint64_t key_of(const carat_model *m)
     return hash64(part, sizeof part);
 }
 
-/* The counts of earlier runs; zeros if there are none. */
+static void log_line(carat_log_fn log, void *user, const err *why)
+{
+    char line[sizeof why->text + 1];
+    snprintf(line, sizeof line, "%s\n", why->text);
+    if (log)
+        log(user, line);
+}
+
+/* The counts of earlier runs; zeros if there are none. A choice that tries several contexts reads
+ * them each time, and says once why it has none. */
 static status read_counts(model_pool *x, carat_model *m, const carat_model_options *opt, err *e)
 {
     const char *path = m->core.file.path;
@@ -285,8 +294,10 @@ static status read_counts(model_pool *x, carat_model *m, const carat_model_optio
         return err_memory(e, path, n);
     snprintf(x->path, n, "%s.experts", path);
     status st = expert_file_read(x->path, x->key, x->counts, x->n_layers, &why);
-    if (st && st != E_IO && opt->log)
-        opt->log(opt->log_user, why.text);
+    if (st && st != E_IO && !m->said_counts) {
+        log_line(opt->log, opt->log_user, &why);
+        m->said_counts = true;
+    }
     if (st == E_FORMAT) { /* it may be of use to someone, so it is not replaced */
         mem_free(x->path);
         x->path = NULL;
@@ -360,13 +371,13 @@ static status too_few(const carat_model *m, const model_pool *x, const device_pa
                  mib(least), mib(p->device_bytes - least));
     return err_set(e, E_MEMORY,
                    "%s: %.1f MiB for experts%s%s%s are too few: expected at least %.1f MiB (%s); "
-                   "all experts%s take %.1f MiB",
+                   "%s %.1f MiB",
                    m->core.name, mib(budget), x->n_parts > 1 ? " on " : "",
                    x->n_parts > 1 ? p->dev->name : "", whose,
                    mib(part ? least : p->device_bytes), of,
-                   m->core.n_ranks  ? ", the part of its rank,"
-                   : x->n_parts > 1 ? " of its layers"
-                                    : "",
+                   m->core.n_ranks  ? "its rank's part of all experts takes"
+                   : x->n_parts > 1 ? "all experts of its layers take"
+                                    : "all experts take",
                    mib(p->all_bytes));
 }
 
@@ -620,8 +631,7 @@ status experts_fill(carat_model *m, err *e)
     for (int32_t k = 0; k < x->n_parts; k++)
         x->part[k].dev->experts->help(x->part[k].dev, NULL, NULL);
     x->n_prefetched = 0;
-    if (x->log)
-        x->log(x->log_user, e->text);
+    log_line(x->log, x->log_user, e);
     *e = (err){0};
     return OK;
 }

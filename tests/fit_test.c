@@ -557,6 +557,50 @@ TEST(fit_gives_each_rank_slots_for_its_part)
     }
 }
 
+typedef struct lines {
+    int n, n_whole; /* with their newline, and no other */
+    char last[300];
+} lines;
+
+static void keep_line(void *user, const char *text)
+{
+    lines *to = user;
+    const size_t n = strlen(text);
+    to->n++;
+    to->n_whole += n && strchr(text, '\n') == text + n - 1;
+    snprintf(to->last, sizeof to->last, "%s", text);
+}
+
+/* However many contexts are tried, the log has one line of it. */
+TEST(a_file_of_counts_that_is_no_use_is_told_once)
+{
+    static const char *const splits[] = {NULL, "tensor"};
+    char path[128], counts[160];
+    write_layers("26b-a4b", "q4_k_m", "4", path);
+    snprintf(counts, sizeof counts, "%s.experts", path);
+    FILE *f = fopen(counts, "w");
+    CHECK(f && fputs("carat experts\nthat are damaged", f) >= 0 && !fclose(f));
+    for (int i = 0; i < 2; i++) {
+        lines said = {0};
+        const carat_session_options so = {.n_outputs = 1};
+        const carat_model_options o = {.plan_gpu_mb = {2400, 2400},
+                                       .vocab_only = true,
+                                       .split = splits[i],
+                                       .session = &so,
+                                       .log = keep_line,
+                                       .log_user = &said};
+        AUTO_MODEL *m;
+        carat_expert_info x;
+        carat_error e = {0};
+        CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+        CHECK(carat_experts(m, &x) && !x.counts_file);
+        CHECK_MSG(said.n == 1 && said.n_whole == 1 && strstr(said.last, "is damaged"),
+                  "%d lines, %d whole: %s", said.n, said.n_whole, said.last);
+    }
+    unlink(counts);
+    unlink(path);
+}
+
 TEST(fit_shares_layers_by_hand)
 {
     char path[128];

@@ -16,8 +16,8 @@ typedef struct carat_session carat_session;
  * Return false to cancel that call. */
 typedef bool (*carat_progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
 
-/* Receives the lines of the device wrappers (`wrap` below), each with its newline. Must not call
- * the library. */
+/* Receives lines, each with its newline: those of the device wrappers (`wrap` below), and what a
+ * model is opened without, and why. Must not call the library. */
 typedef void (*carat_log_fn)(void *user, const char *text);
 
 /* See `planned` below. */
