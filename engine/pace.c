@@ -314,13 +314,18 @@ static double cost_of(const pace *p, const slope *s, double answers_ms)
     return gap * all * all;
 }
 
+/* The next whole step, `most` at most. */
+static int32_t whole_steps(int32_t n, int32_t most)
+{
+    n += (ROWS_STEP - n % ROWS_STEP) % ROWS_STEP;
+    return n < most ? n : most;
+}
+
 /* Parts of about n rows of `all`, in whole steps. No rest costs nearly as much as a part. */
 static int32_t even_parts(int32_t n, int32_t all)
 {
     int32_t n_parts = all <= nearly_free * n ? 1 : (all + n - 1) / n;
-    n = (all + n_parts - 1) / n_parts;
-    n += (ROWS_STEP - n % ROWS_STEP) % ROWS_STEP;
-    return n < all ? n : all;
+    return whole_steps((all + n_parts - 1) / n_parts, all);
 }
 
 /* Those that take nearly as long as the rows of s. */
@@ -367,7 +372,7 @@ int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms)
     /* Are wider parts hardly slower? Seldom tried where parts keep the gap. */
     slope s = slope_of(&p->prompts, n, 0, before, &answers, lost ? PROBE_AFTER : LONG_AGO);
     if (2 * n <= bound && 2 * n <= WHOLE && s.timed && !s.known)
-        n *= 2;
+        n = n > ROWS_STEP ? whole_steps(2 * n, bound) : 2 * n; /* up: it would not count as wide */
     if (lost && n < bound) { /* of these and wider ones those that cost least */
         int32_t best = even_parts(WHOLE, bound);
         double best_cost = clear_gain;
