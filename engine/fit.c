@@ -183,6 +183,25 @@ static status try_slots(carat_model *m, const fit_ask *a, int32_t n, int32_t chu
     return st == E_MEMORY ? OK : st;
 }
 
+/* Of n contexts the first beside which experts have slots, with chunks of so many tokens: each is
+ * shorter than the one before. *first n: none. */
+static status find_context(carat_model *m, const fit_ask *a, const int32_t *n_ctx, int32_t n,
+                           int32_t chunk, int32_t *first, err *e)
+{
+    int32_t low = 0, high = n;
+    status st = OK;
+    bool fits = false;
+    while (low < high && !st) {
+        const int32_t mid = low == 0 && high == n ? n - 1 : low + (high - low) / 2;
+        st = try_slots(m, a, n_ctx[mid], chunk, &fits, e);
+        low = fits ? low : mid + 1;
+        high = fits ? mid : high;
+        experts_free(m);
+    }
+    *first = low;
+    return st;
+}
+
 /* The longest context beside which experts have slots, and then the longest chunks. Of several GPUs
  * one may be too small for the scratch of long chunks, where the others have room for nearly all
  * experts. Contexts are halved where nothing else can be given up. */
@@ -191,24 +210,25 @@ static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
     enum { HALVES = 32 };
     const int32_t most = floor_of(a, FIT_CTX_EXPERTS);
     const int32_t least = a->divide ? most : floor_of(a, N_CTX_MIN);
-    const int32_t shortest = m->n_stages > 1 && !a->so.chunk ? FIT_CHUNK : 0;
-    int32_t n_ctx[HALVES] = {most}, n = 1, low = 0, high;
-    status st = OK;
+    int32_t shortest = m->n_stages > 1 && !a->so.chunk ? FIT_CHUNK : 0;
+    int32_t n_ctx[HALVES] = {most}, n = 1, low;
     while (n < HALVES && n_ctx[n - 1] > least) {
         n_ctx[n] = n_ctx[n - 1] / 2 > least ? n_ctx[n - 1] / 2 : least;
         n++;
     }
-    for (high = n; low < high && !st;) {
-        const int32_t mid = low == 0 && high == n ? n - 1 : low + (high - low) / 2;
-        st = try_slots(m, a, n_ctx[mid], shortest, fits, e);
-        low = *fits ? low : mid + 1;
-        high = *fits ? mid : high;
-        experts_free(m);
+    status st = find_context(m, a, n_ctx, n, shortest, &low, e);
+    if (!st && low < n && n_ctx[low] < shortest) {
+        shortest = n_ctx[low]; /* no chunk is longer than the context: more has room beside these */
+        st = find_context(m, a, n_ctx, n, shortest, &low, e);
     }
     *fits = false;
     st = st || low == n ? st : try_slots(m, a, n_ctx[low], 0, fits, e);
-    for (int32_t rows = m->dev->chunk_rows; low < n && shortest && rows >= shortest; rows /= 2)
-        st = st || *fits ? st : try_slots(m, a, n_ctx[low], rows, fits, e);
+    for (int32_t rows = m->dev->chunk_rows; low < n && shortest && !st && !*fits; rows /= 2) {
+        rows = rows > shortest ? rows : shortest;
+        st = try_slots(m, a, n_ctx[low], rows, fits, e);
+        if (rows == shortest)
+            break;
+    }
     if (!*fits)
         m->fit.chunk = 0;
     return st;
