@@ -3,7 +3,6 @@
  *
  * CPU devices stand for GPUs.
  */
-#include "base/mem.h"
 #include "carat.h"
 #include "engine/batch_int.h"
 #include "image/image_test_int.h"
@@ -13,6 +12,7 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { RANKS = SPLITS_MAX, CTX = 1024, PROMPT = 700, SHORT = 90, MAX_VOCAB = 1024 };
@@ -116,8 +116,9 @@ PLAIN_TEST(drafters_of_tensor_splits_propose_the_same)
     const char *path = synth_file("tiny-qwen35-keys", "f32", "--nextn", NULL);
     proposes_the_same(path, "nextn");
     proposes_the_same(path, synth_file("dflash-tiny-qwen35", "f32", "--dialect", "llama.cpp"));
-    path = mem_strdup(toy_model_write(&(toy_model_file){.base = "e2b"}));
-    proposes_the_same(path, toy_model_write(&(toy_model_file){.base = "dense"}));
+    char target[512];
+    snprintf(target, sizeof target, "%s", toy_model_write(&(toy_model_file){.base = "e2b"}));
+    proposes_the_same(target, toy_model_write(&(toy_model_file){.base = "dense"}));
 }
 
 /* An assistant attends to the model's keys, and each rank has those of some heads; several have the
@@ -344,7 +345,8 @@ PLAIN_TEST(adapters_are_the_same_on_any_number_of_devices)
                                         "tiny-all"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const char *path = synth_file(sizes[i], "f32", NULL, NULL);
-        const char *at = mem_strdup(test_temp("adapter.gguf"));
+        char at[512];
+        snprintf(at, sizeof at, "%s", test_temp("adapter.gguf"));
         lora_rig_adapter(path, at, &(lora_recipe){.rank = 4, .alpha = 8, .seed = 5});
         const carat_lora l = {at, 0.75f};
         same_sessions(path, (carat_model_options){.loras = &l, .n_loras = 1},
