@@ -846,6 +846,89 @@ static void check_all_tall(rig *g)
     check_tall(g, NUM_Q5_K, 512, 256, 400, -1);
 }
 
+/* matmul_short.cu, of n weights in one launch, gives every bit of matmul_mma.cu over the same
+ * weights made bf16, whatever multiprocessors and shared memory there are; columns of y past its
+ * own stay as they are. kb: of shared memory. 0: what the device has, for layouts with tables. 32:
+ * 17 rows and more do not fit, and nothing is launched. */
+static void check_short(rig *g, num_type t, int32_t n_in, int32_t rows, int n, int32_t n_sm, int kb)
+{
+    static const int32_t n_out[SHORT_JOBS] = {133, 7, 48, 17};
+    cuda_device *c = g->gpu->self;
+    const gpu_facts facts = c->facts;
+    const size_t n_x = (size_t)rows * (size_t)n_in,
+                 n_y = (size_t)rows * (133 + 7 + 48 + 17 + 4 * 3);
+    const size_t n_all = 8 * n_y + 2 * (n_x + 133 * (size_t)n_in) + 64;
+    pair w[SHORT_JOBS];
+    packed of[SHORT_JOBS];
+    dev_mat to[SHORT_JOBS];
+    int32_t differ = 1;
+    if (!my_turn(g, "matmul short") || facts.shared_block < kb * 1024)
+        return;
+    for (int i = 0; i < n; i++)
+        if (!pair_make(g, &w[i], t, n_in, n_out[i], 1, 0.05, false))
+            return;
+    char *at = g->gpu->alloc(g->gpu, n_all);
+    uint16_t *x = (uint16_t *)(at + 64), *u = x + n_x;
+    float *y = (float *)(u + 133 * (size_t)n_in), *z = y + n_y;
+    const dev_quant q = {.bf = x, .rows = rows, .cols = n_in};
+    c->facts.n_sm = n_sm;
+    c->facts.shared_block = kb ? kb * 1024 : facts.shared_block;
+    cuda_select(g->gpu);
+    cu_random_bf16(c->stream, x, n_x, 3);
+    cudaMemsetAsync(y, 0, 2 * n_y * sizeof *y, c->stream);
+    for (int i = 0; i < n; i++) {
+        const int32_t stride = n_out[i] + 3;
+        of[i] = cuda_view(&w[i].w[1]);
+        to[i] = (dev_mat){i ? to[i - 1].at + rows * to[i - 1].stride : y, rows, n_out[i], stride};
+    }
+    const bool done = cu_matmul_short(c->stream, to, q, of, n), fits = kb != 32;
+    c->facts = facts;
+    cuda_select(g->gpu);
+    for (int i = 0; i < n && fits; i++) {
+        dev_mat want = to[i];
+        want.at = z + (to[i].at - y);
+        cu_unpack_bf16(c->stream, of[i], 0, n_out[i], u);
+        cu_matmul_mma(c->stream, want, q,
+                      (packed){.codes = (const uint8_t *)u,
+                               .kind = PACK_BF16,
+                               .n_in = n_in,
+                               .n_out = n_out[i],
+                               .n_mat = 1});
+    }
+    cudaMemsetAsync(at, 0, sizeof differ, c->stream);
+    cu_count_different(c->stream, y, z, n_y, (int32_t *)at);
+    g->gpu->download(g->gpu, &differ, at, sizeof differ);
+    verdict(g, "matmul short",
+            text("%s %d x %d -> %d weights, %d multiprocessors, %d KB: bits", num_name(t), rows,
+                 n_in, n, n_sm, kb),
+            done == fits ? differ : 1, 0);
+    g->gpu->release(g->gpu, at, n_all);
+    for (int i = 0; i < n; i++)
+        pair_free(g, &w[i]);
+}
+
+static void check_all_short(rig *g)
+{
+    static const int32_t rows[] = {1, 15, 16, 17, 31, 33, 48, 63, 64};
+    static const num_type types[] = {NUM_Q4_0, NUM_Q8_0,  NUM_Q4_K,   NUM_Q6_K,
+                                     NUM_Q5_1, NUM_IQ3_S, NUM_IQ2_XS, NUM_MXFP4};
+    static const int32_t n_sm[] = {1, 3, 132};
+    for (int i = 0; i < 9; i++) /* parts of a unit, one unit, as many as shares and more */
+        for (int j = 0; j < 3; j++) {
+            const num_type t = types[(3 * i + j) % 8];
+            const bool groups = t == NUM_Q4_0 || t == NUM_Q8_0 || t == NUM_Q5_1 || t == NUM_MXFP4;
+            const bool tables = t == NUM_IQ3_S || t == NUM_IQ2_XS;
+            static const int32_t part[] = {32, 352, 2080}, whole[] = {256, 1280, 2304};
+            check_short(g, t, groups ? part[(i + j) % 3] : whole[(i + j) % 3], rows[i],
+                        1 + (i + j) % SHORT_JOBS, n_sm[j],
+                        tables        ? 0
+                        : (i + j) % 2 ? 99
+                                      : 163);
+        }
+    check_short(g, NUM_Q4_K, 512, 64, 2, 3, 32);
+    check_short(g, NUM_Q8_0, 96, 17, 1, 1, 32);
+}
+
 /* matmul_wide8.cu gives every bit of matmul_rows.cu; columns of y past its own stay as they are. */
 static void check_wide8(rig *g, num_type t, int32_t n_in, int32_t n_out, int32_t rows)
 {
@@ -1026,6 +1109,7 @@ void check_products(rig *g)
     check_all_unpack(g);
     check_all_wide(g);
     check_all_tall(g);
+    check_all_short(g);
     check_tall_experts(g);
     check_all_wide8(g);
     check_unknown_act(g);

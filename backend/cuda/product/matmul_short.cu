@@ -304,7 +304,7 @@ template <int K, int ROWS> static short_plan plan_for(int n_tile, int n_unit, in
             if (fits<K, ROWS>(&p))
                 return p;
     }
-    return p;
+    return {};
 }
 
 template <int K, int ROWS> static bool launch_short(cudaStream_t s, short_args *a, int n_tile)
