@@ -1,7 +1,7 @@
 /* check_tall_experts.c - matmul_tall_experts_hopper.cu and matmul_short_experts.cu against
- * matmul_mma.cu: every bit of products of experts and of their gated units, of tiles of every width,
- * of experts without a pair, and of blocks that do several tiles one after the other. (The reference
- * is checked in check_products.c, whose mixtures go through all.)
+ * matmul_mma.cu: every bit of products of experts and of their gated units, of tiles of every
+ * width, of experts without a pair, and of blocks that do several tiles one after the other. (The
+ * reference is checked in check_products.c, whose mixtures go through all.)
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -198,8 +198,8 @@ static void check_case(rig *g, const tall_case *a)
  * a part of one, of an odd number of them and of several blocks. */
 static void short_experts(rig *g)
 {
-    static const num_type types[] = {NUM_Q4_0,    NUM_Q4_1, NUM_Q5_0,   NUM_Q5_1,  NUM_Q8_0,
-                                     NUM_Q4_K,    NUM_Q5_K, NUM_Q6_K,   NUM_IQ4_NL, NUM_MXFP4,
+    static const num_type types[] = {NUM_Q4_0,    NUM_Q4_1,  NUM_Q5_0,  NUM_Q5_1,   NUM_Q8_0,
+                                     NUM_Q4_K,    NUM_Q5_K,  NUM_Q6_K,  NUM_IQ4_NL, NUM_MXFP4,
                                      NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ1_S, NUM_Q3_K};
     const int n = (int)(sizeof types / sizeof *types);
     for (int i = 0; i < n; i++)

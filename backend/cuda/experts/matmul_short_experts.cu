@@ -1,19 +1,19 @@
-/* matmul_short_experts.cu - the experts of short prompts: tiles of up to 32 rows of one expert, which
- * come by the sorted list of pairs, times its weights, on the bf16 tensor cores.
+/* matmul_short_experts.cu - the experts of short prompts: tiles of up to 32 rows of one expert,
+ * which come by the sorted list of pairs, times its weights, on the bf16 tensor cores.
  *
  *     weights      [stages][warp][2 units]     as packed; each warp copies its own
  *     activations  [stages][32 rows][256 + 8]  of the tile's rows, one copy for all warps
  *     scales       [warp][2][table]            fragments.cuh
  *     rows         [32]                        of a tile: where in x, and the pair
  *
- * A warp makes two tiles of 16 outputs of all rows: neighbours, or a tile of gates and the ups of the
- * same units. So each fragment of activations serves two tiles, two chains of sums hide each other's
- * latency, and a gated unit is whole in one thread.
+ * A warp makes two tiles of 16 outputs of all rows: neighbours, or a tile of gates and the ups of
+ * the same units. So each fragment of activations serves two tiles, two chains of sums hide each
+ * other's latency, and a gated unit is whole in one thread.
  *
- * An expert has few rows, so what binds is making its weights bf16, once: some 80 instructions for 16
- * x 32 of them, in the registers that feed the tensor cores. For that a multiprocessor wants 12
- * warps and more, in two blocks at least, of which one begins while the other multiplies (plan_for).
- * A tile of up to 8, 16 or 32 rows is multiplied as so many.
+ * An expert has few rows, so what binds is making its weights bf16, once: some 80 instructions for
+ * 16 x 32 of them, in the registers that feed the tensor cores. For that a multiprocessor wants 12
+ * warps and more, in two blocks at least, of which one begins while the other multiplies
+ * (plan_for). A tile of up to 8, 16 or 32 rows is multiplied as so many.
  *
  * Sums and weights are those of matmul_mma.cu, and so are their bits.
  */
@@ -115,8 +115,8 @@ static __device__ __noinline__ float called_unit(const expert_args &e, int exper
     return unit_value(e, expert, unit, gate, up);
 }
 
-/* Writes a warp's sums of 8 TILES rows, of which there are n. tile: the first of its two, or that of
- * its units. */
+/* Writes a warp's sums of 8 TILES rows, of which there are n. tile: the first of its two, or that
+ * of its units. */
 template <bool GATED, int TILES>
 DEV void write_pair(const expert_args &e, int expert, const tile_row *rows, int n,
                     const float (&acc)[PAIR][TILES][4], int tile)
@@ -190,7 +190,8 @@ DEV void multiply_tile(const expert_args &e, const block_stages &s, const tile_a
  * grid:   blocks of two tiles of outputs to a warp x tiles of rows
  * shared: as drawn above
  * bound:  making W bf16, and its bytes */
-template <int K, bool GATED> __global__ void __launch_bounds__(32 * MOST_WARPS, 2)
+template <int K, bool GATED>
+__global__ void __launch_bounds__(32 * MOST_WARPS, 2)
     short_experts_kernel(const __grid_constant__ short_experts s)
 {
     DYN_SHARED(uint8_t, mem);
@@ -251,8 +252,9 @@ struct experts_plan {
     size_t shared;
 };
 
-/* The plan that keeps most warps busy on a multiprocessor: those of as many blocks as it holds, less
- * those past the last of n places. With equally many, smaller blocks: fewer wait for each other. */
+/* The plan that keeps most warps busy on a multiprocessor: those of as many blocks as it holds,
+ * less those past the last of n places. With equally many, smaller blocks: fewer wait for each
+ * other. */
 template <int K> static experts_plan plan_for(int n)
 {
     enum { SM_WARPS = 16 /* by registers */ };
@@ -260,17 +262,18 @@ template <int K> static experts_plan plan_for(int n)
     int most = 0;
     for (int warps = 2; warps <= MOST_WARPS; warps++)
         for (int stages = MOST_STAGES; stages >= 2; stages--) {
-            const size_t shared = (size_t)(stages * (warps * PAIR * staged<K>::bytes + X_STAGE) +
-                                           warps * PAIR * scale_table<K>)+
-                                  MOST_ROWS * sizeof(tile_row);
-            if (shared + table_bytes<K> > (size_t)cu_gpu.shared_block)
+            const int of_warp = PAIR * (stages * staged<K>::bytes + scale_table<K>);
+            const int shared =
+                stages * X_STAGE + warps * of_warp + MOST_ROWS * (int)sizeof(tile_row);
+            const int all = shared + table_bytes<K>;
+            if (all > cu_gpu.shared_block)
                 continue;
-            const int blocks = min(cu_gpu.shared_sm / (int)(shared + table_bytes<K> + BLOCK_RESERVED),
-                                   SM_WARPS / warps);
+            const int blocks =
+                min(cu_gpu.shared_sm / (all + (int)BLOCK_RESERVED), SM_WARPS / warps);
             /* A third stage is worth little: bytes are on their way either way. */
             const int busy = 100 * blocks * n / ((n + warps - 1) / warps) + (stages > 2);
             if (busy > most) {
-                best = {warps, stages, shared};
+                best = {warps, stages, (size_t)shared};
                 most = busy;
             }
         }
@@ -287,7 +290,8 @@ static bool launch_experts(cudaStream_t s, const expert_args &a, const expert_li
     const dim3 grid((unsigned)((n + p.warps - 1) / p.warps),
                     (unsigned)expert_tiles(a.a.rows, l.n_expert));
     const short_experts args = {a, p.stages};
-    LAUNCH((short_experts_kernel<K, GATED>), grid, dim3(32u * (unsigned)p.warps), p.shared, s, args);
+    LAUNCH((short_experts_kernel<K, GATED>), grid, dim3(32u * (unsigned)p.warps), p.shared, s,
+           args);
     return true;
 }
 

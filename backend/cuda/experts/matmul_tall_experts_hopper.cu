@@ -21,10 +21,10 @@
 #include "backend/cuda/product/tall.cuh"
 
 enum {
-    WARPS = 12,           /* that multiply */
+    WARPS = 12,                 /* that multiply */
     THREADS = 32 * (WARPS + 4), /* three copy: a warpgroup gives its registers to the others */
-    MOST_ROWS = 128,      /* of a tile */
-    OUTPUTS = 16 * WARPS, /* of a block; gated units: half of them */
+    MOST_ROWS = 128,            /* of a tile */
+    OUTPUTS = 16 * WARPS,       /* of a block; gated units: half of them */
     STAGE = tall_x<MOST_ROWS>::stage,
     LESS = 56, /* registers of a warp that copies, and of one that multiplies */
     MORE = 152
@@ -79,8 +79,8 @@ DEV int width_of(int n)
 
 /* Copies the rows of all tiles; by each of two warps, as in matmul_tall_hopper.cu. Rows past the
  * tile's become zeros. */
-template <int EACH> DEV void fetch_pairs(const tall_experts &s, uint8_t *xs, tall_bars &bars,
-                                         int which_warp)
+template <int EACH>
+DEV void fetch_pairs(const tall_experts &s, uint8_t *xs, tall_bars &bars, int which_warp)
 {
     const mma_args &a = s.e.a;
     const int piece = lane_id() & 7, row = 4 * which_warp + (lane_id() >> 3);
@@ -163,8 +163,7 @@ DEV void write_results(const expert_args &s, const float (&acc)[N / 2], const ex
             const size_t p = shfl_u32((uint32_t)pairs[j / 4], r & 31);
             float *y = s.a.y.at + p * s.a.y.stride + o;
             if constexpr (GATED)
-                write_unit(s, p, o,
-                           unit_value(s, t.expert, o, acc[4 * j + e], acc[4 * j + 2 + e]),
+                write_unit(s, p, o, unit_value(s, t.expert, o, acc[4 * j + e], acc[4 * j + 2 + e]),
                            r < t.n && o < s.n_out);
             else
 #pragma unroll
@@ -193,8 +192,8 @@ DEV void pass_rows(int n_unit, int stages, tall_bars &bars, ring_place &at, int 
  * grid:   a block for each multiprocessor
  * shared: tall.cuh
  * bound:  tensor cores at 128 rows; making weights bf16 and reading them at 64 */
-template <int K, bool GATED> __global__ void __launch_bounds__(THREADS, 1)
-    tall_experts_kernel(tall_experts s)
+template <int K, bool GATED>
+__global__ void __launch_bounds__(THREADS, 1) tall_experts_kernel(tall_experts s)
 {
     DYN_SHARED(uint8_t, mem);
     constexpr int EACH = GATED ? OUTPUTS / 2 : (int)OUTPUTS;
@@ -245,9 +244,9 @@ template <int K, bool GATED> __global__ void __launch_bounds__(THREADS, 1)
 #define DO(width)                                                                                  \
     case width: {                                                                                  \
         float acc[width / 2];                                                                      \
-        multiply_rows<K, width, STAGE, WARPS * staged<K>::bytes>(acc, of, s.e.a.w.n_unit, s.stages, \
-                                                                 units, xs, bars, at, x_turn);     \
-        write_results<GATED, width>(s.e, acc, t, pairs, tile, half);                                 \
+        multiply_rows<K, width, STAGE, WARPS * staged<K>::bytes>(                                  \
+            acc, of, s.e.a.w.n_unit, s.stages, units, xs, bars, at, x_turn);                       \
+        write_results<GATED, width>(s.e, acc, t, pairs, tile, half);                               \
         break;                                                                                     \
     }
             EACH_WIDTH(DO)

@@ -437,8 +437,8 @@ static void add_segment(down_segments *a, float *y, const weight *w, int32_t x_g
 }
 
 /* Weights of blocks, rows of answers. A row alone takes one launch; so does each of several, where
- * they cannot be sorted. Others are sorted by segment. Where the host computes experts, or some come
- * early, each segment has launches of its own. */
+ * they cannot be sorted. Others are sorted by segment. Where the host computes experts, or some
+ * come early, each segment has launches of its own. */
 static void segments_down(pass *p, const mat *y, mat x, routing r, const weight *w, int32_t n)
 {
     cuda_device *c = cuda_of(p);

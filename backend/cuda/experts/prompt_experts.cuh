@@ -1,5 +1,5 @@
-/* prompt_experts.cuh - what the kernels of experts of prompts are given: matmul_short_experts.cu and
- * matmul_tall_experts_hopper.cu; and how they make gated units.
+/* prompt_experts.cuh - what the kernels of experts of prompts are given: matmul_short_experts.cu
+ * and matmul_tall_experts_hopper.cu; and how they make gated units.
  */
 #ifndef BACKEND_CUDA_PROMPT_EXPERTS_CUH
 #define BACKEND_CUDA_PROMPT_EXPERTS_CUH
@@ -24,8 +24,9 @@ DEV float unit_value(const expert_args &s, int expert, int unit, float gate, flo
     return unit_of(s.unit, s.silu, gate, up, (size_t)expert, unit < s.n_out ? unit : 0);
 }
 
-/* Writes a unit's value v and its copy. By whole warps, in which lanes l and l + 4 have neighbouring
- * units of one pair, the former an even one; n_out is even. in: is there such a pair and unit? */
+/* Writes a unit's value v and its copy. By whole warps, in which lanes l and l + 4 have
+ * neighbouring units of one pair, the former an even one; n_out is even. in: is there such a pair
+ * and unit? */
 DEV void write_unit(const expert_args &s, size_t pair, int unit, float v, bool in)
 {
     const float next = __uint_as_float(shfl_u32(__float_as_uint(v), lane_id() + 4));
@@ -37,7 +38,7 @@ DEV void write_unit(const expert_args &s, size_t pair, int unit, float v, bool i
 }
 
 static inline expert_args args_of_product(dev_mat y, dev_quant x, const packed &w,
-                                       const expert_lists &l, int32_t k)
+                                          const expert_lists &l, int32_t k)
 {
     expert_args s = {};
     s.a = {y, x.bf, w, y.rows, (const expert_tile *)l.tiles, l.n_tiles, l.order, k};
@@ -57,8 +58,9 @@ static inline expert_args args_of_units(const expert_units &u, const expert_list
     return s;
 }
 
-/* matmul_short_experts.cu: tiles of up to 32 rows, weights of blocks alone; units: gated ones. False,
- * and nothing is launched, where it has no kernel or a block has too little shared memory. */
+/* matmul_short_experts.cu: tiles of up to 32 rows, weights of blocks alone; units: gated ones.
+ * False, and nothing is launched, where it has no kernel or a block has too little shared memory.
+ */
 bool cu_short_experts(cudaStream_t s, const expert_args &a, const expert_lists &l, bool units);
 int cu_short_experts_init();
 

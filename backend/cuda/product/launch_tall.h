@@ -1,8 +1,9 @@
-/* launch_tall.h - launchers of experts of prompts: matmul_tall_experts_hopper.cu on GPUs of 9.0, and
- * of gated units matmul_short_experts.cu too.
+/* launch_tall.h - launchers of experts of prompts: matmul_tall_experts_hopper.cu on GPUs of 9.0,
+ * and of gated units matmul_short_experts.cu too.
  *
  * False, and nothing is launched, for formats, shapes and numbers of rows without a kernel:
- * cu_expert_mma computes the same bits. matmul_tall_experts_hopper.cu wants all experts on the device.
+ * cu_expert_mma computes the same bits. matmul_tall_experts_hopper.cu wants all experts on the
+ * device.
  */
 #ifndef BACKEND_CUDA_LAUNCH_TALL_H
 #define BACKEND_CUDA_LAUNCH_TALL_H

@@ -6,7 +6,8 @@
  *
  * Of prompts a row's columns are added in slices of SLICE, each in ascending order, and then the
  * slices in ascending order. Few rows, and few results, have a thread for four rows of a slice
- * (slices_kernel); others have tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
+ * (slices_kernel); others have tiles of 64 rows by 64 outputs (tile_kernel). Both give the same
+ * bits.
  */
 #include "backend/cuda/activations.cuh"
 #include "backend/cuda/mma.cuh"
@@ -130,7 +131,8 @@ template <int K> struct slices_stage {
 
 /* Copies columns `from`.. of a tile's rows of x and of W. What is past an end keeps what it was: it
  * reaches no result. */
-template <int K> DEV void copy_slices(slices_stage<K> &to, const float_args &a, int r0, int o0, int from)
+template <int K>
+DEV void copy_slices(slices_stage<K> &to, const float_args &a, int r0, int o0, int from)
 {
     enum { SIZE = slices_stage<K>::SIZE, PIECES = SLICES * SLICE / 4 /* of a row */ };
     const int n = a.w.n_in;

@@ -8,9 +8,9 @@
  *
  * few_kernel takes tiles of 32 or 64 rows: experts of 21 to 48 rows each, and fewer, and short
  * prompts, where weights are floats; other short prompts go to matmul_short.cu, other experts to
- * matmul_short_experts.cu, and longer prompts on GPUs of 9.0 to matmul_tall_hopper.cu. Every sum is f32, and adds its
- * columns 16 at a time in ascending order in all kernels. So a row's bits depend neither on the
- * tile it is in nor on the number of rows.
+ * matmul_short_experts.cu, and longer prompts on GPUs of 9.0 to matmul_tall_hopper.cu. Every sum is
+ * f32, and adds its columns 16 at a time in ascending order in all kernels. So a row's bits depend
+ * neither on the tile it is in nor on the number of rows.
  *
  * Experts: the same kernels over a list of (expert, rows) tiles made on the device by sort_kernel,
  * with rows gathered through the sorted list; nothing waits for the host. On GPUs of 9.0 most go to
@@ -254,7 +254,8 @@ template <int K, int ROWS> __global__ void __launch_bounds__(128) few_kernel(mma
     constexpr int TILES = ROWS / 8;
     uint16_t *sx = mem + 2 * SHORT_BM * LINE;
     const int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5;
-    const int n_group = (a.w.n_in + 31) / 32, n_step = (n_group + 1) / 2, o0 = (int)blockIdx.x * SHORT_BM;
+    const int n_group = (a.w.n_in + 31) / 32, n_step = (n_group + 1) / 2,
+              o0 = (int)blockIdx.x * SHORT_BM;
     int first = (int)blockIdx.y * ROWS, rows = a.rows - first;
     size_t base = 0;
     if (a.tiles) {
@@ -346,14 +347,14 @@ extern "C" int cu_mma_init(void)
            cu_short_experts_init();
 }
 
-/* tile: rows of a tile, 16, 32, 64 or BN. tiles: of experts. */
+/* tile: rows of a tile, 32, 64 or BN. tiles: of experts. */
 template <int K> static void mma(cudaStream_t s, mma_args a, int tile, int tiles)
 {
     if (!a.tiles)
         tiles = (a.rows + tile - 1) / tile;
     dim3 grid((unsigned)((a.w.n_out + BM - 1) / BM), (unsigned)tiles);
     dim3 small((unsigned)((a.w.n_out + SHORT_BM - 1) / SHORT_BM), (unsigned)tiles);
-    if (tile <= 32)
+    if (tile == 32)
         LAUNCH((few_kernel<K, 32>), small, dim3(128), short_tile<32>::bytes, s, a);
     else if (tile == 64)
         LAUNCH((few_kernel<K, 64>), small, dim3(128), short_tile<64>::bytes, s, a);
@@ -373,9 +374,7 @@ extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)
     if (y.rows > 64 && cu_matmul_tall(s, y, x, w, -1))
         return;
     int blocks = (w.n_out + BM - 1) / BM * ((y.rows + BN - 1) / BN), tile = BN;
-    if (y.rows <= 16)
-        tile = 16;
-    else if (y.rows <= 32)
+    if (y.rows <= 32)
         tile = 32;
     else if (y.rows <= 64 || blocks < cu_gpu.n_sm)
         tile = 64;
@@ -399,8 +398,8 @@ DEV int sum_to_lane(int v)
     return v;
 }
 
-/* Experts of four pairs, whose loads are under way together; -1 past the end and where a pair is left
- * out. */
+/* Experts of four pairs, whose loads are under way together; -1 past the end and where a pair is
+ * left out. */
 enum { SORT_THREADS = 1024 };
 DEV int4 four_experts(const int32_t *expert, int p, int n_pairs, const expert_range &own)
 {
@@ -479,9 +478,8 @@ extern "C" void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_
                                expert_range own, expert_lists l)
 {
     const int most = expert_tile_rows(n_pairs, l.n_expert);
-    LAUNCH(sort_kernel, dim3(1), dim3(SORT_THREADS), (size_t)own.n * 2 * sizeof(int32_t), s,
-           expert, n_pairs, own, most, cu_gpu.wgmma ? 8 : most, l.order,
-           (expert_tile *)l.tiles, l.n_tiles);
+    LAUNCH(sort_kernel, dim3(1), dim3(SORT_THREADS), (size_t)own.n * 2 * sizeof(int32_t), s, expert,
+           n_pairs, own, most, cu_gpu.wgmma ? 8 : most, l.order, (expert_tile *)l.tiles, l.n_tiles);
 }
 
 /* y: [pairs, n_out]; pair p's activation is row p / k of x. */
