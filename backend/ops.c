@@ -531,7 +531,10 @@ visit op_visit(pass *p, int32_t side, mat *x, routing *r)
         return v;
     pass_turn(p, side);
     v.mark = pass_mark(p);
-    *x = carried(p, v.from, *x);
+    if (x)
+        *x = carried(p, v.from, *x);
+    if (!r)
+        return v;
     const routing there = *r;
     *r = (routing){.rows = there.rows, .k = there.k};
     size_t n = (size_t)there.rows * (size_t)there.k;

@@ -316,7 +316,7 @@ status run_head(carat_model *m, workspace *w, const pass_part *part, int32_t k, 
     p.side[PASS_MAIN].at = (size_t)(end - (const char *)w->scratch[PASS_MAIN].at);
     rows.at += (size_t)(part->out0 + k) * (size_t)rows.stride;
     rows.rows = n;
-    mat logits = model_head(&p, &m->core, rows);
+    mat logits = model_head(&p, &m->core, &rows, 1);
     pass_end(&p);
     if (pass_failed(&p))
         st = err_set(e, p.e.status, "%s", p.e.text);

@@ -273,6 +273,77 @@ PLAIN_TEST(drafts_by_lookup_change_no_answer_of_a_tensor_split)
     carat_model_close(d);
 }
 
+/* ---- The head ------------------------------------------------------------------------------- */
+
+/* Each rank has its rows of the head, also where it is the token table, of which the first rank has
+ * all. */
+static void check_head(const carat_model *m, const char *name)
+{
+    const model *first = &m->core;
+    const tensor *t = tensor_find(&first->file.tensors, name);
+    int64_t at = 0;
+    CHECK(t && first->embd->n_out == first->n_vocab && t->ne[1] == (uint64_t)first->n_vocab);
+    for (int32_t r = 0; r < first->n_ranks; r++) {
+        const weight *w = (r ? &first->rank[r - 1] : first)->head;
+        CHECK_STR(w->name, name);
+        CHECK_EQ(w->side, r);
+        CHECK_EQ(w->n_out_all, first->n_vocab);
+        CHECK(w->data == (const char *)t->bytes + (size_t)at * w->row_bytes);
+        CHECK(w->n_out > 0 && w->n_bytes == (size_t)w->n_out * w->row_bytes);
+        at += w->n_out;
+    }
+    CHECK_EQ(at, first->n_vocab);
+}
+
+/* Scores of a prompt's tokens: the head over rows of hidden passes. */
+typedef struct scores {
+    float logprob[N_PROMPT];
+    int32_t n;
+} scores;
+
+static bool take_score(void *user, const carat_event *ev)
+{
+    scores *s = user;
+    if (ev->kind == CARAT_EV_PROMPT_TOKEN && s->n < N_PROMPT)
+        s->logprob[s->n++] = ev->logprob;
+    return true;
+}
+
+static scores score(carat_model *m, const int32_t *ids)
+{
+    scores out = {.n = 0};
+    carat_session *s;
+    carat_error e = {0};
+    carat_generate_options o = {.max_tokens = 1, .n_prompt_logprobs = 1};
+    carat_sampling_default(m, &o.sampling);
+    CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = 2 * N_PROMPT}, &s, &e), e);
+    CHECK_OK(carat_generate(s, ids, N_PROMPT, &o, take_score, &out, NULL, &e), e);
+    carat_session_close(s);
+    return out;
+}
+
+PLAIN_TEST(heads_are_cut_and_score_prompts_the_same)
+{
+    static const struct {
+        const char *size, *head;
+    } of[] = {{"tiny-dense", "token_embd.weight"}, {"tiny-llama3", "output.weight"}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const char *path = synth_file(of[i].size, "f32", NULL, NULL);
+        int32_t ids[N_PROMPT];
+        scores one, more;
+        random_prompt(ids, N_PROMPT, 320);
+        for (int32_t r = 1; r <= RANKS; r++) {
+            carat_model *m = open_split(path, r);
+            check_head(m, of[i].head);
+            more = score(m, ids);
+            one = r == 1 ? more : one;
+            CHECK_EQ(more.n, N_PROMPT);
+            CHECK_MSG(!memcmp(&one, &more, sizeof one), "%s on %d devices", of[i].size, r);
+            carat_model_close(m);
+        }
+    }
+}
+
 /* ---- Memory, failures, refusals ------------------------------------------------------------- */
 
 TEST(plans_of_tensor_splits_are_what_is_taken)

@@ -139,6 +139,6 @@ mat dflash_forward(pass *p, const model *m, const kv_layout *kv, int32_t k)
     p->il = -1;
     op_keep_outputs(p, (mat *const[]){&s.x}, 1);
     mat h = res_enter(p, &s, &g->out_norm);
-    mat y = op_softcap(p, op_matmul(p, h, t->head), t->softcap, t->suppress, t->n_suppress);
+    mat y = model_head(p, t, &h, 1);
     return g->markov_in.n_in ? corrected(p, g, e, h, y, k) : mat_flat(op_best(p, y, k));
 }

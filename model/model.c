@@ -672,7 +672,7 @@ status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t
     mat x = {.rows = slice, .heads = 1, .cols = m->n_embd, .stride = m->n_embd};
     if (failed)
         return failed;
-    model_head(&p, m, x); /* above the hidden rows */
+    model_head(&p, m, &x, 1); /* above the hidden rows */
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);
     for (int32_t i = 0; i < m->n_sides; i++)
@@ -680,9 +680,11 @@ status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t
     return OK;
 }
 
-mat model_head(pass *p, const model *m, mat x)
+mat model_head(pass *p, const model *m, const mat *x, int32_t n_x)
 {
-    return op_softcap(p, op_matmul(p, x, m->head), m->softcap, m->suppress, m->n_suppress);
+    const bool is_cut = m->head->n_out < m->n_vocab;
+    mat y = is_cut ? model_head_ranks(p, m, x, n_x) : op_matmul(p, *x, m->head);
+    return op_softcap(p, y, m->softcap, m->suppress, m->n_suppress);
 }
 
 mat model_finish(pass *p, const model *m, res_stream *s, const weight *norm)
@@ -694,7 +696,9 @@ mat model_finish(pass *p, const model *m, res_stream *s, const weight *norm)
         return (mat){0};
     mat y = res_enter(p, s, norm);
     pass_tap(p, PASS_TAP_NORM, y);
-    return p->hidden || m->encoder ? mat_bare(y) : model_head(p, m, y);
+    if (p->n_ranks) /* model_forward_ranks goes on */
+        return y;
+    return p->hidden || m->encoder ? mat_bare(y) : model_head(p, m, &y, 1);
 }
 
 bool model_cuts_rows(const pass *p, const model *m, int32_t il)

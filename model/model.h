@@ -84,7 +84,8 @@ struct model {
     const char *name; /* general.name or the file's name */
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
     int32_t joined_from; /* this layer and all later ones belong on one device */
-    /* What a drafter borrows; NULL where an architecture has none. */
+    /* What a drafter borrows; NULL where an architecture has none. head: of a tensor split the
+     * rank's rows of it (model_head). */
     const weight *embd, *head;
     const weight
         *answers; /* of a reranker's file: the head's rows of "yes" and "no"; host memory */
@@ -191,9 +192,10 @@ status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t
 /* The forward pass over the rows of p's step: the logits [wanted rows, n_vocab]; of a hidden pass
  * the normed hidden rows [wanted rows, n_embd]. In p's scratch. Errors stay in p (pass_failed). */
 mat model_forward(pass *p, const model *m, const kv_layout *kv);
-/* The logits [x.rows, n_vocab] of rows that a hidden pass gave, as another pass would compute them
- * that is no hidden one. On the main side. */
-mat model_head(pass *p, const model *m, mat x);
+/* The logits [x->rows, n_vocab] of rows that a hidden pass gave, as another pass would compute them
+ * that is no hidden one. On the main side, where the pass is. x: [n_x] the same rows on sides 0 to
+ * n_x - 1; a rank of a head that is cut gets a copy if its side is none of these. */
+mat model_head(pass *p, const model *m, const mat *x, int32_t n_x);
 /* For architectures whose layers pass on rows alone: embeds the tokens, runs every layer, and ends
  * as model_finish does. `layer` gets the normed stream h and adds its results to s->x. After its
  * keys are stored it may cut s->x down to the wanted rows where model_cuts_rows says so; if none

@@ -78,6 +78,6 @@ mat qwen35_nextn_draft(pass *p, const model *m, const kv_layout *kv, mat hidden,
     qwen35_add_ffn(p, &x->g, L, &s, h);
     next.rows = s.x.rows;
     op_copy(p, next, s.x);
-    mat z = op_matmul(p, res_enter(p, &s, layer_norm(x)), t->head);
-    return mat_flat(op_best(p, op_softcap(p, z, t->softcap, t->suppress, t->n_suppress), k));
+    mat z = res_enter(p, &s, layer_norm(x));
+    return mat_flat(op_best(p, model_head(p, t, &z, 1), k));
 }

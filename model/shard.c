@@ -12,6 +12,7 @@
 typedef enum shard_kind {
     KIND_WHOLE,
     KIND_FIRST,
+    KIND_VOCAB, /* rows: tokens */
     KIND_HEADS,
     KIND_KV_HEADS,
     KIND_QKV,         /* rows of queries, keys and values */
@@ -57,6 +58,7 @@ static const struct {
     {"ssm_dt", KIND_WHOLE, KIND_DELTA_V, 0},
     {"ssm_conv1d", KIND_WHOLE, KIND_DELTA_QKV, 0},
     {"ssm_out", KIND_WHOLE, KIND_DELTA_V_IN, 0},
+    {"output", KIND_VOCAB, KIND_VOCAB, 0},
 };
 
 /* Norms, scales, routers, and what is too small to be cut. */
@@ -67,7 +69,7 @@ static const char *const wholes[] = {
     "inp_gate",           "proj",          "post_norm",       "layer_output_scale",
     "ssm_norm",           "output_norm",   "rope_freqs",      "per_layer_model_proj",
     "per_layer_proj_norm"};
-static const char *const firsts[] = {"token_embd", "output", "per_layer_token_embd"};
+static const char *const firsts[] = {"token_embd", "per_layer_token_embd"};
 
 shard_range shard_range_of(int32_t r, int32_t n)
 {
@@ -257,6 +259,19 @@ static status cut_units(const shard_layer *l, const shard_tensor *t, shard_kind 
     return OK;
 }
 
+/* Whole tiles of kernels; the last may have less. Too few stay on the first rank. */
+static void cut_vocab(const shard_tensor *t, shard_range range, shard *s)
+{
+    const int64_t n = length_of(t, s->axis), n_tiles = (n + SHARD_TILE - 1) / SHARD_TILE;
+    if (n_tiles < SHARD_SEGMENTS) {
+        *s = (shard){.axis = range.from ? SHARD_NONE : SHARD_WHOLE};
+        return;
+    }
+    const int64_t first = before(n_tiles, range.from) * SHARD_TILE;
+    const int64_t end = before(n_tiles, range.to) * SHARD_TILE;
+    add_span(s, first, (end < n ? end : n) - first);
+}
+
 /* Value head j belongs to key head j mod n_k, so a key head has values in n_v / n_k tiles. */
 static status cut_delta(const shard_layer *l, const shard_tensor *t, shard_kind kind,
                         shard_range range, shard *s, err *e)
@@ -317,6 +332,10 @@ static status cut(const shard_layer *l, const shard_tensor *t, shard_range range
     s->partial = in;
     if (units)
         return cut_units(l, t, kind, unit, range, s, e);
+    if (kind == KIND_VOCAB) {
+        cut_vocab(t, range, s);
+        return OK;
+    }
     if (kind == KIND_DELTA_QKV || kind == KIND_DELTA_V || kind == KIND_DELTA_V_IN)
         return cut_delta(l, t, kind, range, s, e);
     return cut_heads(l, t, kind, range, s, e);

@@ -14,7 +14,7 @@
  * some that follow each other, and adds up its own in the order in which a row chose them. Such
  * units of another kind are on every rank, which then computes what all others do.
  *
- * Each rank computes a product whose outputs are cut alone. Of a product whose inputs are cut, each
+ * Each rank computes a product whose outputs are cut alone. The output head is cut so, by tokens. Of a product whose inputs are cut, each
  * segment gives a sum, and the ranks add the sums: (s0 + s1) + (s2 + s3). This order is the same
  * for any number of ranks, and so are the bits.
  *
@@ -29,6 +29,7 @@
 enum {
     SHARD_SEGMENTS = 4,
     SHARD_SPANS_MAX = 16, /* of the published models at most 5: q, k and 3 tiles of values */
+    SHARD_TILE = 16,      /* rows that kernels take at a time: tokens are cut at multiples of it */
     SHARD_FLOATS = 8      /* inputs of floats are cut at multiples of it, for kernels' loads */
 };
 

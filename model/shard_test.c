@@ -304,6 +304,33 @@ TEST(cuts_are_uneven_where_blocks_are)
     list_close(&l);
 }
 
+/* Tiles that follow each other; the last of a vocabulary may have less, and four need four. */
+TEST(vocabularies_are_cut_between_tiles)
+{
+    static const struct {
+        int64_t n_vocab, first[SHARD_SEGMENTS + 1];
+    } want[] = {{151936, {0, 37984, 75968, 113952, 151936}},
+                {151669, {0, 37920, 75840, 113760, 151669}},
+                {320, {0, 80, 160, 240, 320}},
+                {49, {0, 16, 32, 48, 49}}};
+    const shard_layer none = {.down = -1, .down_exps = -1, .down_shexp = -1};
+    err e = {0};
+    shard s;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        for (int32_t r = 0; r < SHARD_SEGMENTS; r++) {
+            const shard_tensor t = {"output.weight", NUM_Q8_0, 2, {64, want[i].n_vocab, 1}};
+            CHECK_OK(shard_of(&none, &t, shard_range_of(r, SHARD_SEGMENTS), &s, &e), e);
+            CHECK(s.axis == SHARD_OUT && !s.partial && s.n == 1);
+            CHECK_EQ(s.span[0].first, want[i].first[r]);
+            CHECK_EQ(s.span[0].n, want[i].first[r + 1] - want[i].first[r]);
+        }
+    const shard_tensor few = {"output.weight", NUM_Q8_0, 2, {64, 48, 1}};
+    CHECK_OK(shard_of(&none, &few, (shard_range){0, 1}, &s, &e), e);
+    CHECK_EQ(s.axis, SHARD_WHOLE);
+    CHECK_OK(shard_of(&none, &few, (shard_range){1, 2}, &s, &e), e);
+    CHECK_EQ(s.axis, SHARD_NONE);
+}
+
 TEST(heads_stay_with_their_keys)
 {
     static const struct {

@@ -175,10 +175,14 @@ static shard_layer layer_numbers(const splitter *s, int32_t il)
     return l;
 }
 
+/* A token table that is multiplied is the head. */
 static shard_tensor as_tensor(const weight *w)
 {
-    return (shard_tensor){
-        w->name, w->type, w->n_out > 1 || w->n_mat > 1 ? 2 : 1, {w->n_in, w->n_out, w->n_mat}};
+    const bool tied = !w->gather && !strcmp(w->name, "token_embd.weight");
+    return (shard_tensor){tied ? "output.weight" : w->name,
+                          w->type,
+                          w->n_out > 1 || w->n_mat > 1 ? 2 : 1,
+                          {w->n_in, w->n_out, w->n_mat}};
 }
 
 /* Queries, keys and values in one tensor are three weights, each with some of its rows: the part of
@@ -602,7 +606,7 @@ typedef struct rank_run {
     const model *m;
     const kv_layout *kv;
     pass of[RANKS_MAX];
-    mat y; /* of rank 0 */
+    mat y[RANKS_MAX];
 } rank_run;
 
 static void run_rank(void *arg, int32_t r)
@@ -615,16 +619,31 @@ static void run_rank(void *arg, int32_t r)
     kv.view += r * kv.n;
     kv.n_recur = u->m->n_recur / u->m->n_ranks;
     kv.recur += r * kv.n_recur;
-    mat y = m->arch->forward(p, m, &kv);
+    u->y[r] = m->arch->forward(p, m, &kv);
     pass_shapes(p, "forward: a sum over ranks that nobody took", !p->waiting.y.rows);
-    if (!r)
-        u->y = y;
+}
+
+mat model_head_ranks(pass *p, const model *m, const mat *x, int32_t n_x)
+{
+    mat y = pass_mat(p, x->rows, 1, m->n_vocab), part[RANKS_MAX];
+    visit v[RANKS_MAX];
+    for (int32_t r = m->n_ranks - 1; r >= 0; r--) { /* all begin before the first rank waits */
+        mat in = x[r < n_x ? r : 0];
+        v[r] = op_visit(p, r, r < n_x ? NULL : &in, NULL);
+        part[r] = op_matmul(p, in, rank_at(m, r)->head);
+        pass_turn(p, PASS_MAIN);
+    }
+    for (int32_t r = 0, first = 0; r < m->n_ranks && !pass_failed(p); first += part[r++].cols) {
+        const size_t mark = pass_mark(p);
+        op_copy(p, mat_columns(y, first, part[r].cols), op_return(p, v[r], part[r]));
+        pass_release(p, mark);
+    }
+    return y;
 }
 
 mat model_forward_ranks(pass *p, const model *m, const kv_layout *kv)
 {
     rank_run u = {.m = m, .kv = kv};
-    const bool hidden = p->hidden;
     for (int32_t r = 0; r < m->n_ranks; r++) {
         pass *q = &u.of[r];
         *q = *p;
@@ -633,7 +652,6 @@ mat model_forward_ranks(pass *p, const model *m, const kv_layout *kv)
         q->ranks = p->dry ? NULL : m->ranks;
         q->rank = r;
         q->n_ranks = m->n_ranks;
-        q->hidden = hidden || r; /* the head is on the first rank */
     }
     if (p->dry)
         for (int32_t r = 0; r < m->n_ranks; r++)
@@ -651,5 +669,8 @@ mat model_forward_ranks(pass *p, const model *m, const kv_layout *kv)
         if (pass_failed(q) && !pass_failed(p))
             p->e = q->e;
     }
-    return pass_failed(p) ? (mat){0} : u.y;
+    if (pass_failed(p))
+        return (mat){0};
+    return p->hidden || m->encoder || !u.y->rows ? mat_bare(*u.y)
+                                                 : model_head(p, m, u.y, m->n_ranks);
 }

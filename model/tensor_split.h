@@ -24,4 +24,7 @@ void weight_drop(weight *w);
 /* model_forward of such a model. */
 mat model_forward_ranks(pass *p, const model *m, const kv_layout *kv);
 
+/* The products of a head that is cut, [x->rows, n_vocab], on the first rank. x: as of model_head. */
+mat model_head_ranks(pass *p, const model *m, const mat *x, int32_t n_x);
+
 #endif

@@ -545,7 +545,7 @@ TEST(fit_gives_each_rank_slots_for_its_part)
         }
         CHECK_EQ(last, INT32_MAX);
         if (!i) { /* nothing else is left to give up */
-            AUTO_MODEL *m = open_ranks(path, 3600, 0, NULL, &e);
+            AUTO_MODEL *m = open_ranks(path, 3300, 0, NULL, &e);
             CHECK_MSG(m, "%s", e.text);
             CHECK_OK(carat_plan(m, &(carat_session_options){.n_outputs = 1}, &p, &e), e);
             CHECK_MSG(p.n_ctx < 32768 && carat_experts(m, &x), "a context of %d", (int)p.n_ctx);
