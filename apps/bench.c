@@ -541,7 +541,7 @@ static int run_bench(const command *c, int argc, char **argv)
                       .where = o.where,
                       .repack = o.repack,
                       .no_mmap = o.no_mmap,
-                      .draft = {.drafter = o.spec},
+                      .draft = {.drafter = o.spec, .device = o.draft.device},
                       .pool = o.pool,
                       .mmproj = o.mmproj,
                       .lora = o.lora,

@@ -30,7 +30,11 @@ void device_print_plan(FILE *f, const carat_memory_plan *p)
             experts ? "   experts" : "", recurrent ? "    states" : "");
     for (int32_t i = 0; i < p->n_devices; i++) {
         const carat_device_plan *s = &p->device[i];
-        fprintf(f, "  %3" PRId32 " layers  %9.1f", s->n_layers, mib(s->weight_bytes));
+        if (device_drafts_alone(s))
+            fprintf(f, "  the drafter ");
+        else
+            fprintf(f, "  %3" PRId32 " layers  ", s->n_layers);
+        fprintf(f, "%9.1f", mib(s->weight_bytes));
         if (experts)
             fprintf(f, " %9.1f", mib(s->expert_bytes));
         fprintf(f, " %9.1f %9.1f", mib(s->kv_swa_bytes), mib(s->kv_global_bytes));

@@ -90,6 +90,11 @@ void device_tell_facts(const carat_model *m);
 
 /* A line with the session's context and the tokens of a pass. */
 void device_print_lengths(FILE *f, const carat_memory_plan *p);
+/* Is it the device that a drafter has for itself? */
+static inline bool device_drafts_alone(const carat_device_plan *p)
+{
+    return !p->n_layers && p->draft_bytes;
+}
 /* Prints the memory that a session needs, one line per device. */
 void device_print_plan(FILE *f, const carat_memory_plan *p);
 /* A sentence about checkpoints of recurrent layers; false: the model has no such layers. */

@@ -7,7 +7,7 @@
 #include "carat.h"
 
 typedef struct draft_options {
-    const char *drafter;
+    const char *drafter, *device;
     int64_t max, tree;
 } draft_options;
 
@@ -29,13 +29,19 @@ enum { DRAFT_TOKENS_MAX = 63 }; /* in a round: a pass checks at most 64 rows of 
             by, .also = "--draft-n --spec-draft-n-max --num-speculative-tokens"),                  \
         OPT_INT(T, draft.tree, "draft-tree", 0, "N", -1, DRAFT_TOKENS_MAX,                         \
                 "draft alternatives, at most N tokens in all; -1: none (default: chosen by cost)", \
-                by)
+                by),                                                                               \
+        OPT_STR(T, draft.device, "draft-device", 0, "NAME",                                        \
+                "a smaller model that drafts is on this device: cpu, cuda or cuda:N (default: "    \
+                "where the model is)",                                                             \
+                by, .words = "cpu cuda cuda:0 cuda:1")
 
 static inline void draft_options_apply(const draft_options *o, carat_model_options *mo,
                                        carat_session_options *so)
 {
-    if (mo)
+    if (mo) {
         mo->draft = o->drafter;
+        mo->draft_device = o->device;
+    }
     so->draft_max = (int32_t)o->max;
     so->draft_tree = (int32_t)o->tree;
 }

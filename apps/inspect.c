@@ -22,7 +22,7 @@ typedef struct {
     mmproj_options mmproj;
     lora_options lora;
     device_options where;
-    const char *repack, *target, *gpu, *image;
+    const char *repack, *target, *draft_device, *gpu, *image;
     bool json;
 } inspect_options;
 
@@ -42,6 +42,9 @@ static const option table[] = {
     OPT_REPACK(inspect_options),
     OPT_STR(inspect_options, target, "target", 0, "FILE",
             "of a drafter: what it costs beside this model; of an adapter: whether it fits it"),
+    OPT_STR(inspect_options, draft_device, "draft-device", 0, "NAME",
+            "of a smaller model as drafter: it is on this device: cpu, cuda or cuda:N", "target",
+            .words = "cpu cuda cuda:0 cuda:1"),
     OPT_STR(inspect_options, image, "image", 0, "FILE", "what this picture costs the vision tower"),
     OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"),
     OPT_END};
@@ -289,6 +292,10 @@ static int run_inspect(const command *c, int argc, char **argv)
     if ((st = model_find(argv[0], &file, &e)) ||
         (o.target && (st = model_find(o.target, &target, &e))))
         goto out;
+    if (o.gpu && o.draft_device) {
+        st = err_set(&e, E_ARG, "--gpu plans a model without a drafter: omit --draft-device");
+        goto out;
+    }
     if (o.gpu) {
         so.n_ctx = (int32_t)o.n_ctx;
         so.n_outputs = 1; /* as carat run */
@@ -308,6 +315,10 @@ static int run_inspect(const command *c, int argc, char **argv)
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
     inspect_lora_open(&r.lora, &g, o.target ? target.path : NULL);
+    if (r.lora.is_adapter && o.draft_device) {
+        st = err_set(&e, E_ARG, "%s is an adapter, no drafter (--draft-device)", file.path);
+        goto out;
+    }
     if (r.lora.is_adapter)
         goto report;
     inspect_draft_open(&r.draft, file.path, &g);
@@ -317,7 +328,8 @@ static int run_inspect(const command *c, int argc, char **argv)
     if (o.target)
         r.draft.own = false; /* the whole model drafts for the other one */
     if (o.target || r.draft.own)
-        inspect_draft_plan(&r.draft, file.path, o.target ? target.path : file.path, &mo, &so);
+        inspect_draft_plan(&r.draft, file.path, o.target ? target.path : file.path, o.draft_device,
+                           &mo, &so);
     if ((!o.target || r.draft.kind == DRAFT_NONE) && !named_open(file.path, &mo, &m, &r.why_not) &&
         !carat_plan(m, &so, &r.plan, &r.why_not)) {
         r.n_kinds = carat_plan_kv(m, &so, r.kind, INSPECT_KINDS, NULL);

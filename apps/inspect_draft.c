@@ -5,6 +5,7 @@
  * changes. With --target the model's plan is made with the drafter and compared with the plan
  * without it.
  */
+#include "apps/device_options.h"
 #include "apps/inspect_int.h"
 #include "apps/term.h"
 #include "base/json.h"
@@ -174,12 +175,13 @@ void inspect_draft_open(inspect_draft *d, const char *path, const gguf *g)
     d->known = true;
 }
 
-void inspect_draft_plan(inspect_draft *d, const char *path, const char *target,
+void inspect_draft_plan(inspect_draft *d, const char *path, const char *target, const char *where,
                         const carat_model_options *opt, const carat_session_options *so)
 {
     carat_model_options with = *opt;
     carat_model *m = NULL;
     with.draft = d->own ? "nextn" : path;
+    with.draft_device = where;
     with.mmproj = NULL;
     if (d->kind == DRAFT_NONE && !d->own) { /* any model with the same tokens */
         snprintf(d->family, sizeof d->family, "a model of its own");
@@ -279,6 +281,13 @@ void inspect_draft_put(const inspect_draft *d, const char *target)
         printf("  %-28s %.2f MiB of %.2f MiB available\n", "both at work",
                (double)d->plan.total_bytes / (1 << 20),
                (double)d->plan.available_bytes / (1 << 20));
+        for (int32_t i = 0; i < d->plan.n_devices; i++) {
+            const carat_device_plan *p = &d->plan.device[i];
+            if (device_drafts_alone(p))
+                printf("  %-28s %.2f MiB of %s, %.2f MiB available\n", "the drafter takes",
+                       (double)p->total_bytes / (1 << 20), p->device,
+                       (double)p->available_bytes / (1 << 20));
+        }
     } else {
         fputs("  not usable with the target: ", stdout);
         term_put(stdout, d->plan_why.text, strlen(d->plan_why.text));
@@ -333,6 +342,9 @@ json_t *inspect_draft_json(const inspect_draft *d)
         json_object_set_new(o, "context", json_integer(d->plan.n_ctx));
         json_object_set_new(o, "draft_bytes", json_integer((json_int_t)d->plan.draft_bytes));
         json_object_set_new(o, "total_bytes", json_integer((json_int_t)d->plan.total_bytes));
+        for (int32_t i = 0; i < d->plan.n_devices; i++)
+            if (device_drafts_alone(&d->plan.device[i]))
+                json_object_set_new(o, "device", json_string(d->plan.device[i].device));
     } else if (d->plan_why.status) {
         json_object_set_new(o, "target_problem",
                             json_lossy_text(d->plan_why.text, strlen(d->plan_why.text)));

@@ -42,7 +42,8 @@ typedef struct inspect_draft {
 
 /* Fills *d, which is zeroed. Only a drafter that carat runs gets more than a kind. */
 void inspect_draft_open(inspect_draft *d, const char *path, const gguf *g);
-void inspect_draft_plan(inspect_draft *d, const char *path, const char *target,
+/* where: the device of a smaller model, if it is not the target's; or NULL. */
+void inspect_draft_plan(inspect_draft *d, const char *path, const char *target, const char *where,
                         const carat_model_options *opt, const carat_session_options *so);
 void inspect_draft_close(inspect_draft *d);
 void inspect_draft_put(const inspect_draft *d, const char *target); /* target NULL: none given */

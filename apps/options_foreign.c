@@ -14,7 +14,8 @@
     "several GPUs share a model by its layers (--gpus 0,1), or each has a part of every layer "    \
     "(--split tensor)"
 #define BY_THE_SYSTEM "the system does that: taskset and numactl choose processors and memory"
-#define OF_THE_DRAFTER "the drafter runs where the model runs, and as it was made: --draft names it"
+#define OF_THE_DRAFTER                                                                             \
+    "the drafter runs as it was made: --draft names it, and --draft-device a device for it"
 #define NO_SOUND "carat hears sounds and speaks none: its answers are text"
 #define SELF_EXTEND "carat does not stretch a context: the model's own length counts"
 #define DOWNLOADS "carat pull OWNER/REPO fetches models from a hub"
@@ -157,7 +158,10 @@ static const foreign_option table[] = {
     {.words = "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
      .takes = true,
      .says = "carat pull fetches the drafter, and --draft takes its name"},
-    {.words = "-ngld -devd -cd -td -tbd -ctkd -ctvd -otd -ncmoed -Cd -Crd -Cbd -Crbd",
+    {.words = "-devd --device-draft --spec-draft-device",
+     .name = "draft-device",
+     .values = (const foreign_value[]){{.value = "none", .name = "draft-device", .to = "cpu"}, {0}}},
+    {.words = "-ngld -cd -td -tbd -ctkd -ctvd -otd -ncmoed -Cd -Crd -Cbd -Crbd",
      .takes = true,
      .says = OF_THE_DRAFTER},
     {.words = "-cmoed", .says = OF_THE_DRAFTER},
@@ -369,7 +373,7 @@ static const foreign_option table[] = {
          "--spec-draft-poll-batch --poll-batch-draft --spec-draft-type-k --cache-type-k-draft "
          "--spec-draft-type-v --cache-type-v-draft --spec-draft-override-tensor "
          "--override-tensor-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft "
-         "--spec-draft-device --device-draft --spec-draft-ngl --gpu-layers-draft "
+         "--spec-draft-ngl --gpu-layers-draft "
          "--n-gpu-layers-draft --spec-draft-ctx-size --ctx-size-draft --spec-draft-replace",
      .takes = true,
      .says = OF_THE_DRAFTER},

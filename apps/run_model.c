@@ -102,6 +102,7 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .isa = o->isa,
                               .wrap = o->wrap,
                               .draft = o->draft.drafter,
+                              .draft_device = o->draft.device,
                               .scorer = o->pool.scorer,
                               .progress = term_progress,
                               .log = show_log};

@@ -316,6 +316,27 @@ cpu_options cpu_wanted(const carat_model_options *opt)
                          .isa = opt->isa};
 }
 
+status open_draft_device(carat_model *m, const carat_model_options *opt, err *e)
+{
+    const char *name = opt->draft_device;
+    const cpu_options cpu = cpu_wanted(opt);
+    stage_list l = {.n = 1};
+    int32_t n_planned = 0;
+    err why = {0};
+    status st;
+    if (!strcmp(name, "cpu"))
+        return device_open_cpu(&m->draft_dev, &cpu, e);
+    if (!parse_gpu(name, &l.gpu[0]))
+        return err_set(e, E_ARG, "--draft-device '%.40s': expected cpu, cuda or cuda:N", name);
+    while (n_planned < CARAT_GPUS_MAX && opt->plan_gpu_mb[n_planned])
+        n_planned++;
+    if (n_planned && l.gpu[0] >= n_planned)
+        return err_set(e, E_ARG, "--draft-device %.40s: the plan has %d GPU%s, counted from 0", name,
+                       n_planned, n_planned > 1 ? "s" : "");
+    st = open_gpu(&m->draft_dev, opt, &l, 0, &why);
+    return st ? err_set(e, st, "--draft-device %.40s: %.200s", name, why.text) : OK;
+}
+
 static status open_cpu(carat_model *m, const carat_model_options *opt, err *e)
 {
     const cpu_options cpu = cpu_wanted(opt);

@@ -1,6 +1,8 @@
 /* drafters.c - the drafters of a model: opened with it, shared by its sessions.
  *
- * Weights of a drafter are a model of their own (draft_model.core), on the target's main device.
+ * Weights of a drafter are a model of their own (draft_model.core), on the target's main device. A
+ * drafter that reads tokens alone may be on another one, which is opened for it. The others read
+ * keys, the embeddings or the head of the target in every round, where those are.
  * Beside a drafter with weights there is always lookup.
  */
 #include "engine/engine_int.h"
@@ -19,12 +21,45 @@ static status add_drafter(carat_model *m, const draft_class *class, gguf *file, 
     return st;
 }
 
+/* Why the drafter cannot be on another device than the model, as a clause. */
+static const char *reads_of(const draft_class *class)
+{
+    return class == &draft_mtp      ? "it reads the model's keys and values"
+           : class == &draft_lookup ? "it has no weights"
+                                    : "it computes with the model's embeddings and head";
+}
+
+/* The drafter is found, and its device may be another. */
+static status open_apart(carat_model *m, const carat_model_options *opt, err *e)
+{
+    const draft_class *class = main_drafter(m)->class;
+    draft_model *d = m->draft[DRAFTER_MODEL];
+    if (!class->apart)
+        return err_set(e, class == &draft_lookup ? E_ARG : E_UNSUPPORTED,
+                       "--draft-device %.40s: the drafter (%s) is where the model is, because %s; a "
+                       "smaller model may be elsewhere",
+                       opt->draft_device, class->name, reads_of(class));
+    if (opt->wrap && *opt->wrap)
+        return err_set(e, E_ARG, "--wrap cannot be used with a drafter on a device of its own "
+                                 "(--draft-device)");
+    status st = open_draft_device(m, opt, e);
+    if (st)
+        return st;
+    size_t at = strlen(d->why);
+    snprintf(d->why + at, sizeof d->why - at, "; it is on %.80s", m->draft_dev->name);
+    return OK;
+}
+
 status drafters_open(carat_model *m, const carat_model_options *opt, err *e)
 {
     const char *beside = m->core.file.part ? m->core.file.path : NULL;
     draft_found f = {0};
     status st;
-    if (!opt->draft || (m->core.encoder && !strcmp(opt->draft, "auto")))
+    if (opt->draft_device && (!opt->draft || !*opt->draft || !strcmp(opt->draft, "none")))
+        return err_set(e, E_ARG, "--draft-device %.40s: there is no drafter (--draft)",
+                       opt->draft_device);
+    if (!opt->draft ||
+        (m->core.encoder && !strcmp(opt->draft, "auto") && !opt->draft_device))
         return OK;
     if (strcmp(opt->draft, "none") != 0 && (st = model_check_writes(m, e)))
         return st;
@@ -42,6 +77,8 @@ status drafters_open(carat_model *m, const carat_model_options *opt, err *e)
         goto out;
     if (f.class != &draft_lookup)
         st = add_drafter(m, &draft_lookup, NULL, "it costs nothing", e);
+    if (!st && opt->draft_device)
+        st = open_apart(m, opt, e);
 out:
     draft_found_free(&f);
     return st;
@@ -53,6 +90,50 @@ void drafters_close(carat_model *m)
         draft_model_close(m->draft[i]);
         m->draft[i] = NULL;
     }
+    device_close(m->draft_dev);
+    m->draft_dev = NULL;
+}
+
+draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *s, const kv_layout *l)
+{
+    return (draft_sizes){.dev = drafter_device(m),
+                         .n_ctx = s->n_ctx,
+                         .rows_max = l->rows_max,
+                         .outs_max = s->n_outputs,
+                         .n_seqs = s->n_seqs,
+                         .n_slots = s->draft_slots,
+                         .target_kv = l};
+}
+
+status drafters_plan(const carat_model *m, const session_shape *s, const kv_layout *l,
+                     carat_memory_plan *plan, pass_taps *taps, err *e)
+{
+    const draft_sizes z = plan_draft_sizes(m, s, l);
+    pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock;
+    const int32_t at = m->draft_dev ? m->n_sides : PASS_MAIN;
+    *taps = (pass_taps){0};
+    for (int i = 0; i < DRAFTERS_MAX && s->draft_slots; i++) {
+        const draft_model *d = m->draft[i];
+        draft_costs c = {0};
+        if (!d)
+            continue;
+        pthread_mutex_lock(lock);
+        status st = d->class->plan(d, &z, &c, e);
+        pthread_mutex_unlock(lock);
+        if (st)
+            return st;
+        plan->device[at].draft_bytes += c.device_bytes +
+                                        (uint64_t)s->n_seqs * c.device_state_bytes +
+                                        plan_weight_bytes(z.dev, &d->core);
+        if (z.dev->host_memory || m->dev->host_memory)
+            plan->device[z.dev->host_memory ? at : PASS_MAIN].draft_bytes += c.host_bytes;
+        if (c.taps.n)
+            *taps = c.taps;
+    }
+    plan->draft_bytes = plan->device[PASS_MAIN].draft_bytes;
+    if (m->draft_dev)
+        plan->draft_bytes += plan->device[at].draft_bytes;
+    return OK;
 }
 
 /* For "auto", before weights are loaded: lookup takes the drafter's place and says why. false: the
@@ -99,7 +180,8 @@ status drafters_load(carat_model *m, const carat_model_options *opt, err *e)
     status st = OK;
     for (int i = 0; i < DRAFTERS_MAX && !st; i++)
         if (weights_of(m, i))
-            st = model_load(weights_of(m, i), m->dev, opt->progress, opt->progress_user, e);
+            st = model_load(weights_of(m, i), drafter_device(m), opt->progress,
+                            opt->progress_user, e);
     return st;
 }
 

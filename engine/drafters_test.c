@@ -2,6 +2,7 @@
  * assistant with random weights, whose drafts are nearly all wrong; and a copy of the target,
  * whose drafts are all right.
  */
+#include "backend/cuda/plan_only.h"
 #include "engine/batch_int.h"
 #include "engine/engine_int.h"
 #include "base/map.h"
@@ -259,6 +260,199 @@ TEST(drafters_give_way_where_memory_is_short)
     r.least = 64 << 10;
     o.draft = "mtp";
     CHECK_STATUS(carat_model_open(path, &o, &m, &e), E_MEMORY);
+}
+
+/* ---- A device of its own ------------------------------------------------------------------- */
+
+/* The same answers as without it, and the same drafts as on the model's device. */
+static void compare_places(carat_model *plain, carat_model *beside, carat_model *apart)
+{
+    carat_session_options o = {.n_ctx = CTX, .checkpoint_mb = -1};
+    carat_session *a, *b;
+    uint64_t rng = test_seed();
+    int32_t n_wrong = 0;
+    request q;
+    err e = {0};
+    CHECK_OK(carat_session_open(beside, &o, &a, &e), e);
+    CHECK_OK(carat_session_open(apart, &o, &b, &e), e);
+    for (int trial = 0; trial < 12; trial++) {
+        draw(&q, plain, trial, &rng);
+        AUTO_MEM answer *want = say(a, &q), *got = say(b, &q);
+        check_same(got, want, "places", trial);
+        CHECK_EQ(got->n_rounds, want->n_rounds);
+        CHECK_EQ(got->n_drafted, want->n_drafted);
+        CHECK_EQ(got->n_accepted, want->n_accepted);
+        n_wrong += got->n_drafted - got->n_accepted;
+    }
+    CHECK(n_wrong > 0);
+    CHECK(carat_model_park_drafter(apart));
+    AUTO_MEM answer *want = say(a, &q), *got = say(b, &q);
+    check_same(got, want, "parked", 0);
+    CHECK_EQ(got->n_rounds, 0);
+    bool any;
+    CHECK_OK(carat_model_unpark_drafter(apart, &any, &e), e);
+    AUTO_MEM answer *again = say(b, &q);
+    check_same(again, want, "unparked", 0);
+    CHECK(any && again->n_rounds);
+    carat_session_close(a);
+    carat_session_close(b);
+}
+
+PLAIN_TEST(drafters_on_a_device_of_their_own_change_no_answer)
+{
+    static const char *const devices[] = {"cpu", "cpu,cpu"};
+    const char *path = toy_model_write(&(toy_model_file){.scale = 3});
+    const char *draft = toy_model_write(&(toy_model_file){.scale = 2});
+    AUTO_MODEL *plain = opened(path, NULL);
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        carat_model_options o = {.device = devices[i], .draft = draft};
+        carat_model_info info;
+        AUTO_MODEL *beside, *apart;
+        err e = {0};
+        CHECK_OK(carat_model_open(path, &o, &beside, &e), e);
+        o.draft_device = "cpu";
+        CHECK_OK(carat_model_open(path, &o, &apart, &e), e);
+        CHECK(!beside->draft_dev && apart->draft_dev);
+        CHECK(apart->draft[DRAFTER_MODEL]->core.dev[PASS_MAIN] == apart->draft_dev);
+        carat_model_get_info(apart, &info);
+        CHECK_MSG(strstr(info.drafter_why, "; it is on cpu"), "%s", info.drafter_why);
+        compare_places(plain, beside, apart);
+        compare_sessions(plain, apart, NULL, 6, devices[i]);
+        compare_batch(plain, apart, devices[i]);
+    }
+}
+
+/* Exactly the planned bytes of each device: a CPU rounds no allocation. */
+TEST(drafters_on_a_device_of_their_own_take_what_is_planned)
+{
+    const char *path = toy_model_write(NULL);
+    const carat_model_options mo = {.device = "cpu,cpu", .draft = path, .draft_device = "cpu"};
+    const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
+    carat_device_memory before[CARAT_DEVICES_MAX], after[CARAT_DEVICES_MAX];
+    carat_memory_plan plan;
+    session_shape shape;
+    kv_layout l;
+    AUTO_MODEL *m;
+    carat_session *s;
+    err e = {0};
+    CHECK_OK(carat_model_open(path, &mo, &m, &e), e);
+    CHECK_OK(carat_plan(m, &o, &plan, &e), e);
+    CHECK_OK(plan_shape(m, &o, 1, 0, &shape, &e), e);
+    CHECK_OK(plan_costs(m, &shape, &l, &plan, &e), e);
+    CHECK_EQ(plan.n_devices, 3);
+    CHECK_EQ(carat_memory(m, before), 3);
+    const draft_sizes z = plan_draft_sizes(m, &shape, &l);
+    uint64_t on_device = 0, all = plan_weight_bytes(m->draft_dev, &m->draft[DRAFTER_MODEL]->core);
+    for (int i = 0; i < DRAFTERS_MAX; i++) {
+        draft_costs c;
+        CHECK_OK(m->draft[i]->class->plan(m->draft[i], &z, &c, &e), e);
+        on_device += c.device_bytes + c.device_state_bytes;
+        all += c.device_bytes + c.device_state_bytes + c.host_bytes;
+    }
+    kv_layout_free(&l);
+    CHECK(plan.device[2].draft_bytes == all && plan.draft_bytes == all && on_device);
+    CHECK(!plan.device[0].draft_bytes && !plan.device[2].n_layers);
+    CHECK_EQ(plan.device[2].total_bytes, all);
+    CHECK_EQ(plan_shared_total(m, &plan, 0), plan.total_bytes);
+    CHECK(before[2].used_bytes > 0); /* its weights */
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    carat_memory(m, after);
+    for (int32_t i = 0; i < 3; i++) {
+        const carat_device_plan *p = &plan.device[i];
+        CHECK_EQ(after[i].used_bytes - before[i].used_bytes,
+                 i == 2 ? on_device : p->kv_swa_bytes + p->kv_global_bytes + p->scratch_bytes);
+    }
+    carat_session_close(s);
+    carat_memory(m, after);
+    for (int32_t i = 0; i < 3; i++)
+        CHECK_EQ(after[i].used_bytes, before[i].used_bytes);
+    CHECK(carat_model_park_drafter(m));
+    carat_memory(m, after);
+    CHECK(after[2].used_bytes < before[2].used_bytes && after[0].used_bytes == before[0].used_bytes);
+}
+
+static void apart_refused(const char *path, carat_model_options o, carat_status want,
+                          const char *part)
+{
+    carat_model *m;
+    err e = {0};
+    CHECK_STATUS(carat_model_open(path, &o, &m, &e), want);
+    CHECK_MSG(!m && strstr(e.text, part), "%s", e.text);
+}
+
+TEST(drafters_that_cannot_be_elsewhere_say_why)
+{
+    const char *path = toy_model_write(&(toy_model_file){.wide_heads = true});
+    carat_model *m = opened(path, NULL);
+    mtp_rig_file f = {.n_vocab = m->core.n_vocab};
+    const char *mtp = mtp_rig_write(&f);
+    carat_model_close(m);
+    apart_refused(path, (carat_model_options){.draft = mtp, .draft_device = "cpu"}, E_UNSUPPORTED,
+                  "it reads the model's keys and values");
+    apart_refused(path, (carat_model_options){.draft = "lookup", .draft_device = "cpu"}, E_ARG,
+                  "it has no weights");
+    apart_refused(path, (carat_model_options){.draft = "none", .draft_device = "cpu"}, E_ARG,
+                  "there is no drafter");
+    apart_refused(path, (carat_model_options){.draft_device = "cpu"}, E_ARG,
+                  "there is no drafter");
+    apart_refused(path, (carat_model_options){.draft = path, .draft_device = "cuda:"}, E_ARG,
+                  "expected cpu, cuda or cuda:N");
+    apart_refused(path, (carat_model_options){.draft = path, .draft_device = "auto"}, E_ARG,
+                  "expected cpu, cuda or cuda:N");
+    apart_refused(
+        path, (carat_model_options){.draft = path, .draft_device = "cpu", .wrap = "time"}, E_ARG,
+        "--wrap cannot be used");
+    if (!device_count_cuda()) {
+        m = NULL;
+        err e = {0};
+        const carat_model_options o = {.device = "cpu", .draft = path, .draft_device = "cuda:0"};
+        CHECK(carat_model_open(path, &o, &m, &e) != OK);
+        CHECK_MSG(!m && !strncmp(e.text, "--draft-device cuda:0: ", 23), "%s", e.text);
+    }
+}
+
+/* GPUs that are not here: one for the drafter, beside the model's, the same, or too small. */
+TEST(plans_have_the_gpu_of_a_drafter)
+{
+    const char *path = toy_model_write(NULL);
+    const carat_session_options so = {.n_ctx = CTX};
+    carat_model_options o = {.vocab_only = true,
+                             .draft = path,
+                             .gpus = "auto",
+                             .plan_gpu_mb = {4096, 2048},
+                             .draft_device = "cuda:1",
+                             .session = &so};
+    carat_memory_plan p;
+    carat_model *m;
+    err e = {0};
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_OK(carat_plan(m, &so, &p, &e), e);
+    CHECK(p.n_devices == 2 && p.device[1].draft_bytes && !p.device[0].draft_bytes);
+    CHECK_EQ(p.device[1].available_bytes, (uint64_t)2048 << 20);
+    CHECK_EQ(p.available_bytes, (uint64_t)6144 << 20);
+    CHECK(plan_shared_total(m, &p, 0) == p.device[0].total_bytes && plan_fits(m, &p));
+    carat_model_close(m);
+    o.draft_device = "cuda:0";
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_OK(carat_plan(m, &so, &p, &e), e);
+    CHECK(p.n_devices == 2 && plan_shared_total(m, &p, 0) == p.total_bytes);
+    CHECK_EQ(p.available_bytes, (uint64_t)4096 << 20);
+    carat_model_close(m);
+    o.plan_gpu_mb[1] = 1;
+    o.draft_device = "cuda:1";
+    apart_refused(path, o, E_MEMORY, "(--draft-device)");
+    o.draft_device = "cuda:2";
+    apart_refused(path, o, E_ARG, "--draft-device cuda:2: the plan has 2 GPUs, counted from 0");
+    o = (carat_model_options){.vocab_only = true, /* the model on the CPU */
+                              .device = "cpu",
+                              .draft = path,
+                              .draft_device = "cuda",
+                              .plan_gpu_mb = {1}};
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    CHECK_OK(carat_plan(m, &so, &p, &e), e);
+    CHECK_STATUS(carat_plan_check(m, &p, &e), E_MEMORY);
+    CHECK_MSG(strstr(e.text, "the drafter of "), "%s", e.text);
+    carat_model_close(m);
 }
 
 /* --strict takes no drafter whose products have a slow kernel. */

@@ -66,51 +66,54 @@ static status name_file_type(carat_model *m, err *e)
 
 /* ---- Opening --------------------------------------------------------------------------- */
 
-/* Plans count tables where a device has memory of its own. */
-static void count_model(carat_model *m, const model *core)
+/* Plans count tables where a device has memory of its own. main: the device of side 0. */
+static void count_model(carat_model *m, const model *core, int32_t main)
 {
     for (int32_t i = 0; i < core->n_weights; i++)
-        m->taken_bytes[core->weights[i]->side] += core->weights[i]->packed_bytes;
-    for (int32_t i = 0; i < core->n_tables; i++)
-        if (core->tables[i].moved && !model_device(m, core->tables[i].side)->host_memory)
-            m->taken_bytes[core->tables[i].side] += core->tables[i].n_bytes;
+        m->taken_bytes[main + core->weights[i]->side] += core->weights[i]->packed_bytes;
+    for (int32_t i = 0; i < core->n_tables; i++) {
+        const int32_t at = main + core->tables[i].side;
+        if (core->tables[i].moved && !held_device(m, at)->host_memory)
+            m->taken_bytes[at] += core->tables[i].n_bytes;
+    }
 }
 
 static void count_taken(carat_model *m)
 {
     for (int32_t i = 0; i < m->n_sides; i++)
         m->taken_bytes[i] += experts_bytes(m, i);
-    count_model(m, &m->core);
+    count_model(m, &m->core, PASS_MAIN);
     for (int k = 0; k < DRAFTERS_MAX; k++)
         if (m->draft[k])
-            count_model(m, &m->draft[k]->core);
+            count_model(m, &m->draft[k]->core, m->draft_dev ? m->n_sides : PASS_MAIN);
     if (media_tower(m))
-        count_model(m, media_tower(m));
+        count_model(m, media_tower(m), PASS_MAIN);
     if (media_audio_tower(m))
-        count_model(m, media_audio_tower(m));
+        count_model(m, media_audio_tower(m), PASS_MAIN);
     m->taken_bytes[PASS_MAIN] += media_taken(m);
 }
 
-/* Memory of each GPU that is free; 0: the side has none of its own. */
-static void free_of_gpus(const carat_model *m, uint64_t n_bytes[PASS_SIDES_MAX])
+/* Memory of each GPU that is free; 0: the device has none of its own. */
+static void free_of_gpus(const carat_model *m, uint64_t n_bytes[CARAT_DEVICES_MAX])
 {
-    for (int32_t i = 0; i < m->n_sides; i++) {
-        const device *d = model_device(m, i);
+    for (int32_t i = 0; i < n_held_devices(m); i++) {
+        const device *d = held_device(m, i);
         n_bytes[i] = d->available_bytes ? d->available_bytes(d) : 0;
     }
 }
 
 /* A part of the reserve that every plan has: the driver took it while weights were loaded. */
-static void count_reserve(carat_model *m, const uint64_t before[PASS_SIDES_MAX])
+static void count_reserve(carat_model *m, const uint64_t before[CARAT_DEVICES_MAX])
 {
-    uint64_t now[PASS_SIDES_MAX];
+    uint64_t now[CARAT_DEVICES_MAX];
+    const int32_t n = n_held_devices(m);
     free_of_gpus(m, now);
-    for (int32_t i = 0; i < m->n_sides; i++) {
+    for (int32_t i = 0; i < n; i++) {
         uint64_t kept = now[i], most = 0;
-        for (int32_t k = i; k < m->n_sides && memory_of_first(m, i); k++)
-            if (same_memory(model_device(m, i), model_device(m, k))) {
+        for (int32_t k = i; k < n && memory_of_first(m, i); k++)
+            if (same_memory(held_device(m, i), held_device(m, k))) {
                 kept += m->taken_bytes[k];
-                most += model_device(m, k)->reserve_bytes;
+                most += held_device(m, k)->reserve_bytes;
             }
         uint64_t lost = before[i] > kept ? before[i] - kept : 0;
         m->reserve_taken[i] = lost < most ? lost : most;
@@ -119,7 +122,7 @@ static void count_reserve(carat_model *m, const uint64_t before[PASS_SIDES_MAX])
 
 static status load_weights(carat_model *m, const carat_model_options *opt, err *e)
 {
-    uint64_t before[PASS_SIDES_MAX];
+    uint64_t before[CARAT_DEVICES_MAX];
     free_of_gpus(m, before);
     status st = experts_open(m, e);
     if (st || (st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e)) ||
@@ -424,14 +427,14 @@ static carat_device_memory memory_of(const device *d)
                                                     : mem_available_bytes()};
 }
 
-_Static_assert((int)CARAT_DEVICES_MAX == (int)PASS_SIDES_MAX,
-               "each device of a model is a side of a pass");
+_Static_assert((int)CARAT_DEVICES_MAX == (int)PASS_SIDES_MAX + 1,
+               "each device of a model is a side of a pass, or its drafter's");
 
 int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_DEVICES_MAX])
 {
-    for (int32_t i = 0; i < m->n_sides; i++)
-        list[i] = memory_of(model_device(m, i));
-    return m->n_sides;
+    for (int32_t i = 0; i < n_held_devices(m); i++)
+        list[i] = memory_of(held_device(m, i));
+    return n_held_devices(m);
 }
 
 static int32_t op_times(const device_op_time *from, int32_t n, carat_op_time *list, int32_t cap)
@@ -452,10 +455,10 @@ int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool cl
 
 status carat_time_passes(carat_model *m, err *e)
 {
-    if (!m->dev->time_passes || m->n_sides > 1)
+    if (!m->dev->time_passes || n_held_devices(m) > 1)
         return err_set(e, E_UNSUPPORTED,
                        "times of passes are taken of models on one GPU alone: %s is on %s",
-                       m->core.name, m->n_sides > 1 ? "several devices" : m->dev->name);
+                       m->core.name, n_held_devices(m) > 1 ? "several devices" : m->dev->name);
     return m->dev->time_passes(m->dev, e);
 }
 

@@ -61,6 +61,7 @@ typedef struct model_fit {
     /* By the last plan: of the device that lacks most; of all stages. */
     uint64_t needed_bytes, available_bytes, all_needed_bytes, all_available_bytes;
     const char *device; /* the name of the former */
+    bool draft_lacks;   /* that is the drafter's own */
     char text[320];
 } model_fit;
 
@@ -77,6 +78,7 @@ struct carat_model {
     pthread_mutex_t lora_lock;
     model_pool *experts;              /* NULL: each layer's device holds all of its experts */
     draft_model *draft[DRAFTERS_MAX]; /* NULL: there is none */
+    device *draft_dev;                /* of the drafter alone; NULL: it is on dev */
     vocab *text;                      /* NULL: a model without vocabulary */
     token_tree *tree;                 /* of text; made for the first grammar */
     pthread_mutex_t tree_lock;
@@ -90,9 +92,9 @@ struct carat_model {
     bool overcommit;          /* allow plans beyond the available memory */
     bool said_counts;         /* the log has said why a file of counts is not used */
     bool direct; /* the file was read into memory, whose pages the kernel cannot drop */
-    /* By side: memory that loading took for packed or copied weights. */
-    uint64_t taken_bytes[PASS_SIDES_MAX];
-    uint64_t reserve_taken[PASS_SIDES_MAX]; /* of GPUs: of their reserve, by the driver meanwhile */
+    /* By device (held_device): memory that loading took for packed or copied weights. */
+    uint64_t taken_bytes[CARAT_DEVICES_MAX];
+    uint64_t reserve_taken[CARAT_DEVICES_MAX]; /* of GPUs: of their reserve, by the driver then */
     double load_ms;
     char device_why[768];       /* the reason for these devices, as a phrase */
     char passed_over[384];      /* the GPUs that cannot be opened, for device_why */
@@ -209,6 +211,20 @@ static inline device *model_device(const carat_model *m, int32_t side)
 {
     return side == PASS_MAIN ? m->dev : m->other[side - 1];
 }
+/* All devices that are open for m: its sides, then the drafter's own. */
+static inline int32_t n_held_devices(const carat_model *m)
+{
+    return m->n_sides + (m->draft_dev != NULL);
+}
+static inline device *held_device(const carat_model *m, int32_t i)
+{
+    return i == m->n_sides ? m->draft_dev : model_device(m, i);
+}
+/* Where the drafter is. */
+static inline device *drafter_device(const carat_model *m)
+{
+    return m->draft_dev ? m->draft_dev : m->dev;
+}
 /* Begins a pass on the model's devices, with the scratch of w. */
 void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p);
 
@@ -219,6 +235,8 @@ status model_check_writes(const carat_model *m, err *e);
 
 /* devices.c: opens the devices of m, divides it, and checks that it fits. Sets device_why. */
 status open_device(carat_model *m, const carat_model_options *opt, err *e);
+/* The drafter's own device, draft_dev, which carat_model_options.draft_device names. */
+status open_draft_device(carat_model *m, const carat_model_options *opt, err *e);
 bool split_is_open(const carat_model_options *opt); /* --split auto */
 void tell_split(carat_model *m, const char *split, const char *why); /* in device_why */
 cpu_options cpu_wanted(const carat_model_options *opt);
@@ -234,9 +252,9 @@ status rank_open(carat_model *m, err *e);
 float rank_of(const carat_model *m, const double *hidden);
 
 /* drafters.c: opens the drafters that wish names (carat_model_options.draft), their weights not yet
- * loaded. */
+ * loaded; and the device that one has of its own. */
 status drafters_open(carat_model *m, const carat_model_options *opt, err *e);
-/* Their weights, on the main device. */
+/* Their weights, on drafter_device. */
 status drafters_load(carat_model *m, const carat_model_options *opt, err *e);
 /* Gives back what the weights take on the device, and takes it again. */
 void drafters_unload_weights(carat_model *m);
@@ -248,6 +266,12 @@ void drafters_close(carat_model *m); /* safe on a model without drafters */
 status drafters_that_fit(carat_model *m, const carat_model_options *opt,
                          status (*fits)(void *user, const carat_model *m, err *e), void *user,
                          err *e);
+/* The sizes that drafters of such a session have. */
+draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *shape, const kv_layout *l);
+/* Their memory, as draft_bytes of the plan and of the main device, and of the device that one has
+ * of its own; and the taps that they want. The plan's are zero before. */
+status drafters_plan(const carat_model *m, const session_shape *shape, const kv_layout *l,
+                     carat_memory_plan *plan, pass_taps *taps, err *e);
 /* The drafter with weights, else lookup; NULL: none. */
 const draft_model *main_drafter(const carat_model *m);
 
@@ -272,10 +296,11 @@ bool plan_fits(const carat_model *m, const carat_memory_plan *plan);
 bool same_memory(const device *a, const device *b);
 /* What the devices take that share the memory of this one. */
 uint64_t plan_shared_total(const carat_model *m, const carat_memory_plan *plan, int32_t side);
+/* The plan's sums without a drafter's own device, unless that shares a side's memory. */
+void plan_model_sums(const carat_model *m, const carat_memory_plan *plan, uint64_t *total_bytes,
+                     uint64_t *available_bytes);
 /* No device of a lower side shares this one's memory. */
 bool memory_of_first(const carat_model *m, int32_t side);
-/* The sizes that drafters of such a session have. */
-draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *shape, const kv_layout *l);
 /* With `strict`: E_UNSUPPORTED if a product has no kernel at full speed. */
 status plan_check_weights(const carat_model *m, err *e);
 

@@ -85,6 +85,16 @@ static void keep_sums(model_fit *f, const carat_model *m, const carat_memory_pla
         f->available_bytes = d->available_bytes;
         f->device = d->device;
     }
+    if (!m->draft_dev)
+        return;
+    const carat_device_plan *d = &p->device[m->n_sides];
+    const uint64_t needed = plan_shared_total(m, p, m->n_sides);
+    f->draft_lacks = d->available_bytes && needed > d->available_bytes;
+    if (f->draft_lacks) {
+        f->needed_bytes = needed;
+        f->available_bytes = d->available_bytes;
+        f->device = d->device;
+    }
 }
 
 static status shape_of(carat_model *m, const fit_ask *a, int32_t n_ctx, bool q8,
@@ -354,7 +364,7 @@ static status too_large(carat_model *m, const fit_ask *a, err *e)
     st = st ? st : plan_one(m, &shape, &fits, e);
     m->fit.trying = false;
     uint64_t needed = m->fit.needed_bytes, there = m->fit.available_bytes;
-    const char *lacking = m->fit.device;
+    const char *lacking = m->fit.device, *drafts = m->fit.draft_lacks ? " (--draft-device)" : "";
     for (int q8 = 0; q8 < (a->own_kv ? 1 : 2) && !st && !fits; q8++) {
         fit_ask b = *a;
         b.so.n_ctx = 0;
@@ -367,9 +377,9 @@ static status too_large(carat_model *m, const fit_ask *a, err *e)
     if (st)
         return st;
     return err_set(e, E_MEMORY,
-                   "%s with a context of %d tokens needs %.1f MiB of memory of %s, %.1f MiB more "
-                   "than the %.1f MiB that are available%s",
-                   m->core.name, a->top, (double)needed * 0x1p-20, lacking,
+                   "%s with a context of %d tokens needs %.1f MiB of memory of %s%s, %.1f MiB "
+                   "more than the %.1f MiB that are available%s",
+                   m->core.name, a->top, (double)needed * 0x1p-20, lacking, drafts,
                    needed > there ? (double)(needed - there) * 0x1p-20 : 0.0,
                    (double)there * 0x1p-20, hint);
 }

@@ -96,11 +96,11 @@ static status choose_pool(const carat_model *m, session_shape *s, err *e)
         (st = plan_costs(m, &more, NULL, &with, e)))
         return st;
     uint64_t per_token = (with.kv_global_bytes - without.kv_global_bytes) / (2 * AUTO_STEP);
-    uint64_t left = without.available_bytes > without.total_bytes
-                        ? without.available_bytes - without.total_bytes
-                        : 0;
+    uint64_t taken, there;
+    plan_model_sums(m, &without, &taken, &there);
+    uint64_t left = there > taken ? there - taken : 0;
     uint64_t n = per_token ? left / 2 / per_token : AUTO_MOST;
-    if (!without.available_bytes)
+    if (!there)
         n = AUTO_MOST;
     n = n < AUTO_MOST ? n / AUTO_STEP * AUTO_STEP : AUTO_MOST;
     s->kv_resident = n < (uint64_t)small.kv_resident ? small.kv_resident : (int32_t)n;

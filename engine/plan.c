@@ -85,14 +85,15 @@ static status longer_chunk(const carat_model *m, session_shape *shape, err *e)
     session_shape s = *shape;
     status st;
     s.chunk = s.n_ctx / ROOMY_CHUNKS < s.chunk ? s.n_ctx : s.chunk * ROOMY_CHUNKS;
+    uint64_t taken, there;
     if (m->n_sides > 1 || m->dev->host_memory || s.n_seqs > 1 || shape_is_paged(&s) ||
         s.chunk <= shape->chunk)
         return OK;
     if ((st = plan_costs(m, shape, NULL, &plan, e)) || (st = plan_costs(m, &s, NULL, &longer, e)))
         return st;
     const uint64_t more = longer.total_bytes - plan.total_bytes;
-    if (longer.total_bytes < plan.available_bytes &&
-        more <= (plan.available_bytes - plan.total_bytes) / ROOMY_PARTS)
+    plan_model_sums(m, &plan, &taken, &there);
+    if (taken + more < there && more <= (there - taken) / ROOMY_PARTS)
         *shape = s;
     return OK;
 }
@@ -342,10 +343,14 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
 static void plan_checkpoints(const carat_model *m, const session_shape *s, carat_memory_plan *plan)
 {
     bool apart = !m->dev->host_memory;
-    uint64_t free_bytes = apart ? mem_available_bytes() : plan->available_bytes;
-    uint64_t taken = apart ? 0 : plan->total_bytes;
+    uint64_t free_bytes, taken;
     if (s->checkpoint_mb < 0)
         return;
+    plan_model_sums(m, plan, &taken, &free_bytes);
+    if (apart) {
+        free_bytes = mem_available_bytes();
+        taken = 0;
+    }
     if (s->checkpoint_mb) {
         plan->checkpoint_bytes = (uint64_t)s->checkpoint_mb << 20;
         if (!apart) {
@@ -384,15 +389,18 @@ static status check_kernels(const carat_model *m, const kv_layout *l, err *e)
 /* whose: before the name of a weight. */
 static status check_weights_of(const carat_model *m, const model *core, const char *whose, err *e)
 {
+    const bool drafts = m->draft[DRAFTER_MODEL] && core == &m->draft[DRAFTER_MODEL]->core;
     char how[128];
     for (int32_t i = 0; i < core->n_weights; i++) {
         const weight *w = core->weights[i];
+        const device *d = drafts && w->side == PASS_MAIN ? drafter_device(m)
+                                                         : model_device(m, w->side);
         if (w->n_out < 2 || w->gather ||
-            device_product_kernel(model_device(m, w->side), w, how, sizeof how) == KERNEL_FULL)
+            device_product_kernel(d, w, how, sizeof how) == KERNEL_FULL)
             continue;
         return err_set(e, E_UNSUPPORTED,
                        "--strict: products with %s%s (%s) would take a slow path of %s: %s", whose,
-                       w->name, num_name(w->type), model_device(m, w->side)->name, how);
+                       w->name, num_name(w->type), d->name, how);
     }
     return OK;
 }
@@ -444,17 +452,6 @@ static void plan_apart(const device *d, const model_side_costs *c, carat_device_
     p->available_bytes = d->available_bytes(d);
 }
 
-draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *s, const kv_layout *l)
-{
-    return (draft_sizes){.dev = m->dev,
-                         .n_ctx = s->n_ctx,
-                         .rows_max = l->rows_max,
-                         .outs_max = s->n_outputs,
-                         .n_seqs = s->n_seqs,
-                         .n_slots = s->draft_slots,
-                         .target_kv = l};
-}
-
 uint64_t plan_weight_bytes(const device *dev, const model *core)
 {
     uint64_t n = 0;
@@ -465,39 +462,11 @@ uint64_t plan_weight_bytes(const device *dev, const model *core)
     return n;
 }
 
-/* The drafters' memory on the main device, and the taps that they want. */
-static status plan_drafters(const carat_model *m, const session_shape *s, const kv_layout *l,
-                            uint64_t *n_bytes, pass_taps *taps, err *e)
-{
-    const draft_sizes z = plan_draft_sizes(m, s, l);
-    pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock;
-    *n_bytes = 0;
-    *taps = (pass_taps){0};
-    for (int i = 0; i < DRAFTERS_MAX && s->draft_slots; i++) {
-        const draft_model *d = m->draft[i];
-        draft_costs c = {0};
-        if (!d)
-            continue;
-        pthread_mutex_lock(lock);
-        status st = d->class->plan(d, &z, &c, e);
-        pthread_mutex_unlock(lock);
-        if (st)
-            return st;
-        *n_bytes += c.device_bytes + (uint64_t)s->n_seqs * c.device_state_bytes +
-                    plan_weight_bytes(m->dev, &d->core);
-        if (m->dev->host_memory)
-            *n_bytes += c.host_bytes;
-        if (c.taps.n)
-            *taps = c.taps;
-    }
-    return OK;
-}
-
-/* The side whose device is in the host's memory; -1: none is. */
+/* The first device that is in the host's memory; -1: none is. */
 static int32_t host_side(const carat_model *m)
 {
-    for (int32_t i = 0; i < m->n_sides; i++)
-        if (model_device(m, i)->host_memory)
+    for (int32_t i = 0; i < n_held_devices(m); i++)
+        if (held_device(m, i)->host_memory)
             return i;
     return -1;
 }
@@ -516,7 +485,7 @@ bool same_memory(const device *a, const device *b)
 bool memory_of_first(const carat_model *m, int32_t side)
 {
     for (int32_t k = 0; k < side; k++)
-        if (same_memory(model_device(m, k), model_device(m, side)))
+        if (same_memory(model_device(m, k), held_device(m, side)))
             return false;
     return true;
 }
@@ -527,6 +496,42 @@ static int32_t first_layer_on(const model *core, int32_t side)
     while (il < core->n_layer && core->layer_side[il] != side)
         il++;
     return il < core->n_layer ? il : 0;
+}
+
+/* Adds what this model took of the device's memory to what is free of it; what is beside the model
+ * in the host's memory; and the device to the sums. */
+static void plan_sums(const carat_model *m, int32_t i, carat_memory_plan *plan)
+{
+    carat_device_plan *p = &plan->device[i];
+    for (int32_t k = 0; k < n_held_devices(m) && p->available_bytes; k++)
+        if (same_memory(held_device(m, i), held_device(m, k)))
+            p->available_bytes += m->taken_bytes[k] + m->reserve_taken[k];
+    if (i == host_side(m)) {
+        p->total_bytes += plan->scorer_bytes + plan->picture_bytes;
+        p->available_bytes += p->available_bytes ? beside_taken(m) : 0;
+    }
+    plan->total_bytes += p->total_bytes;
+    if (memory_of_first(m, i))
+        plan->available_bytes += p->available_bytes;
+}
+
+/* A drafter's own device. */
+static void plan_draft_device(const carat_model *m, carat_memory_plan *plan)
+{
+    const device *d = m->draft_dev;
+    carat_device_plan *p = &plan->device[m->n_sides];
+    *p = (carat_device_plan){.device = d->name, .draft_bytes = p->draft_bytes};
+    if (d->host_memory) {
+        p->total_bytes = p->draft_bytes;
+        p->available_bytes = mem_available_bytes();
+    } else {
+        plan_apart(d, &(model_side_costs){0}, p);
+    }
+    plan_sums(m, m->n_sides, plan);
+    for (int32_t k = 0; k < m->n_sides; k++) /* one figure for what they share */
+        if (same_memory(d, model_device(m, k)))
+            p->available_bytes = plan->device[k].available_bytes;
+    plan->n_devices++;
 }
 
 static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
@@ -547,7 +552,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .expert_bytes = experts_bytes(m, i),
-                                 .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0,
+                                 .draft_bytes = i == PASS_MAIN ? p->draft_bytes : 0,
                                  .vision_bytes = towers,
                                  .crossing_bytes = c->side[i].crossing_bytes};
         /* The rest of the file counts for the main device, unused tensors included. */
@@ -557,19 +562,12 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
             plan_host(m, of_file, &c->side[i], p);
         else
             plan_apart(d, &c->side[i], p);
-        for (int32_t k = 0; k < m->n_sides && p->available_bytes; k++)
-            if (same_memory(d, model_device(m, k)))
-                p->available_bytes += m->taken_bytes[k] + m->reserve_taken[k];
-        if (i == host_side(m)) {
-            p->total_bytes += plan->scorer_bytes + plan->picture_bytes;
-            p->available_bytes += p->available_bytes ? beside_taken(m) : 0;
-        }
         plan->scratch_bytes += p->scratch_bytes;
         plan->repack_bytes += c->side[i].repack_bytes;
-        plan->total_bytes += p->total_bytes;
-        if (memory_of_first(m, i))
-            plan->available_bytes += p->available_bytes;
+        plan_sums(m, i, plan);
     }
+    if (m->draft_dev)
+        plan_draft_device(m, plan);
 }
 
 /* Of one row: the weights, which are the same for every pass, and no scratch. */
@@ -592,7 +590,7 @@ static status plan_with(const carat_model *m, const session_shape *s, bool scrat
 
     if ((st = plan_layout(m, s, &l, e)) || (st = check_kernels(m, &l, e)))
         goto end;
-    if ((st = plan_drafters(m, s, &l, &plan.draft_bytes, &taps, e)))
+    if ((st = drafters_plan(m, s, &l, &plan, &taps, e)))
         goto end;
     if ((st = paging_scorer_bytes(m, s, &plan.scorer_bytes, e)) || (st = media_plan(m, &plan, e)) ||
         (st = !scratch          ? no_scratch(m, &l, &costs, e)
@@ -635,9 +633,20 @@ uint64_t plan_shared_total(const carat_model *m, const carat_memory_plan *plan, 
 {
     uint64_t n = 0;
     for (int32_t k = 0; k < plan->n_devices; k++)
-        if (same_memory(model_device(m, side), model_device(m, k)))
+        if (same_memory(held_device(m, side), held_device(m, k)))
             n += plan->device[k].total_bytes;
     return n;
+}
+
+void plan_model_sums(const carat_model *m, const carat_memory_plan *plan, uint64_t *total_bytes,
+                     uint64_t *available_bytes)
+{
+    *total_bytes = plan->total_bytes;
+    *available_bytes = plan->available_bytes;
+    if (m->draft_dev && memory_of_first(m, m->n_sides)) {
+        *total_bytes -= plan->device[m->n_sides].total_bytes;
+        *available_bytes -= plan->device[m->n_sides].available_bytes;
+    }
 }
 
 static const carat_device_plan *first_too_large(const carat_model *m, const carat_memory_plan *plan)
@@ -652,7 +661,7 @@ static const carat_device_plan *first_too_large(const carat_model *m, const cara
 bool plan_fits(const carat_model *m, const carat_memory_plan *plan)
 {
     const carat_device_plan *p = first_too_large(m, plan);
-    bool host = p && model_device(m, (int32_t)(p - plan->device))->host_memory;
+    bool host = p && held_device(m, (int32_t)(p - plan->device))->host_memory;
     return m->overcommit || !p || (m->plan_only && host);
 }
 
@@ -691,6 +700,13 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
                        (double)kv_bytes(s) * 0x1p-20, (double)s->scratch_bytes * 0x1p-20,
                        (double)s->draft_bytes * 0x1p-20, (double)s->vision_bytes * 0x1p-20,
                        (double)s->reserve_bytes * 0x1p-20, (double)s->available_bytes * 0x1p-20);
+    const int32_t at = (int32_t)(s - plan->device);
+    if (at == m->n_sides)
+        return err_set(e, E_MEMORY,
+                       "the drafter of %s for a context of %d tokens needs %.1f MiB of memory of "
+                       "%s with all that is there, and %.1f MiB are available (--draft-device)",
+                       m->core.name, plan->n_ctx, (double)plan_shared_total(m, plan, at) * 0x1p-20,
+                       s->device, (double)s->available_bytes * 0x1p-20);
     char scorer[64] = "";
     if (plan->scorer_bytes && s - plan->device == host_side(m))
         snprintf(scorer, sizeof scorer, " (%.2f of it for the scorer of pages)",

@@ -162,7 +162,10 @@ static void measure_stage(const carat_model *m, const session_shape *s, const kv
     c->fixed = c->fixed > 0 ? c->fixed : 0;
     for (int32_t j = 0; j < m->n_stages; j++)
         n_sharing += same_memory(d, model_device(m, stage_side(m, j)));
-    c->memory = p->available_bytes ? (double)p->available_bytes / n_sharing : 1;
+    double there = (double)p->available_bytes;
+    if (m->draft_dev && same_memory(d, m->draft_dev)) /* a drafter is there too */
+        there -= (double)plan->device[m->n_sides].total_bytes;
+    c->memory = there > 0 ? there / n_sharing : 1;
 }
 
 static status place(carat_model *m, const int32_t *end, err *e)

@@ -78,7 +78,7 @@ typedef struct draft_kept {
 
 /* The sizes of a session or batch. */
 typedef struct draft_sizes {
-    device *dev; /* the target's main one, for dry passes too */
+    device *dev; /* for dry passes too: the target's main one, or of classes `apart` another */
     int32_t n_ctx;
     int32_t rows_max; /* of a pass of the target */
     int32_t outs_max; /* rows of a pass with logits */
@@ -89,7 +89,7 @@ typedef struct draft_sizes {
 
 /* Memory beyond the weights. */
 typedef struct draft_costs {
-    uint64_t device_bytes;       /* of the work space, on the target's main device: scratch, taps */
+    uint64_t device_bytes;       /* of the work space, on draft_sizes.dev: scratch, taps */
     uint64_t device_state_bytes; /* of one timeline, there */
     uint64_t host_bytes;         /* of work space and all timelines, on the host */
     pass_taps taps;              /* of every pass of the target, without addresses; n 0: none */
@@ -115,6 +115,8 @@ typedef struct drafter {
 
 struct draft_class {
     const char *name; /* "lookup", "dflash", "mtp", "nextn", "model" */
+    bool apart;       /* has weights, and reads nothing of the target but tokens: its device may be
+                         another */
     /* Makes the class's model in m, whose class and target are set: binds core and sets n_slots.
      * file: of classes with weights; taken, on success and on failure. */
     status (*bind)(draft_model *m, gguf *file, err *e);

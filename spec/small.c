@@ -366,6 +366,7 @@ static void small_forget(drafter *base, draft_state *s, int64_t n)
 }
 
 const draft_class draft_small = {.name = "model",
+                                 .apart = true,
                                  .bind = small_bind_model,
                                  .plan = small_plan,
                                  .open = small_open,

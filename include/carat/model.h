@@ -30,7 +30,8 @@ typedef struct carat_bytes {
     const char *name; /* for sentences, and where a name chooses one of several */
 } carat_bytes;
 
-enum { CARAT_DEVICES_MAX = 9, CARAT_GPUS_MAX = 8 }; /* of one model: eight GPUs and a CPU */
+/* Of one model: eight GPUs, a CPU and a drafter's device. */
+enum { CARAT_DEVICES_MAX = 10, CARAT_GPUS_MAX = 8 };
 
 typedef struct carat_model_options {
     int32_t n_threads; /* 0: one per physical core this process may use */
@@ -109,6 +110,11 @@ typedef struct carat_model_options {
      * the name of one. */
     const carat_bytes *draft_bytes;
     int32_t n_draft_bytes;
+    /* "cpu", "cuda" or "cuda:N": the drafter has its weights, keys and passes there, opened for it
+     * alone, also where the model is on it too. NULL: the model's main device. Only for a smaller
+     * model (`draft` is its path), because that reads tokens alone: E_UNSUPPORTED with a drafter
+     * that reads weights or keys of the model, E_ARG without a drafter's weights. */
+    const char *draft_device;
     /* A model file that scores pages of keys for kv_policy "drafter", of any family and vocabulary.
      * It runs on the CPU, with n_threads; plans have its memory. NULL: none. */
     const char *scorer;
@@ -229,7 +235,8 @@ typedef struct carat_device_memory {
     uint64_t used_bytes;      /* by this model: copied weights, caches, scratch */
     uint64_t available_bytes; /* free, for any program; 0: unknown */
 } carat_device_memory;
-/* Returns the number of devices of the model. The first is the main one. Any thread. */
+/* Returns the number of devices of the model. The first is the main one; the last is that of
+ * carat_model_options.draft_device, if it was given. Any thread. */
 CARAT_API int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_DEVICES_MAX]);
 
 /* The time of all calls of one op with one shape and weight format, for a model opened with the

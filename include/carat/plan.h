@@ -50,7 +50,7 @@ typedef struct carat_memory_plan {
                                  logits */
     int32_t n_ctx, chunk;     /* as chosen */
     int32_t n_ring_slots;     /* of the largest ring of a sliding-window layer; 0: no ring */
-    int32_t n_devices;
+    int32_t n_devices; /* as of carat_memory: a drafter's own device is the last, without layers */
     carat_device_plan device[CARAT_DEVICES_MAX];
 } carat_memory_plan;
 

@@ -523,6 +523,7 @@ int main(int argc, char **argv)
         check_nextn(&g);
         check_pool(&g);
         check_pool_drafts(&g);
+        check_draft_device(&g);
         check_expert_slots(&g);
         check_rank_slots(&g);
         check_placements(&g);

@@ -145,6 +145,7 @@ void check_rounds(rig *g);
 void check_nextn(rig *g);
 void check_pool(rig *g);
 void check_pool_drafts(rig *g);
+void check_draft_device(rig *g);
 void check_expert_slots(rig *g);
 void check_rank_slots(rig *g);
 void check_placements(rig *g);

@@ -68,6 +68,12 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
     }
     for (int32_t i = 0; i < p.n_devices; i++) {
         const carat_device_plan *d = &p.device[i];
+        if (device_drafts_alone(d)) {
+            log_line(s, "plan: the drafter on %s: %.1f MiB, reserve %.1f; %.1f available",
+                     d->device, (double)d->draft_bytes * 0x1p-20,
+                     (double)d->reserve_bytes * 0x1p-20, (double)d->available_bytes * 0x1p-20);
+            continue;
+        }
         log_line(s,
                  "plan: %d layers on %s: weights %.1f MiB, %s window caches %.1f and global "
                  "caches %.1f, scratch %.1f, reserve %.1f; %.1f available",
@@ -108,7 +114,7 @@ static void be_scorer(carat_model_options *mo, carat_batch_options *bo)
 {
     mo->device = "cpu";
     mo->gpus = mo->gpu_split = mo->split = NULL;
-    mo->draft = NULL;
+    mo->draft = mo->draft_device = NULL;
     mo->draft_bytes = NULL;
     mo->n_draft_bytes = mo->gpu_layers = 0;
     mo->cpu_experts = mo->strict = false;
