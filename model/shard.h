@@ -14,9 +14,9 @@
  * some that follow each other, and adds up its own in the order in which a row chose them. Such
  * units of another kind are on every rank, which then computes what all others do.
  *
- * Each rank computes a product whose outputs are cut alone. The output head is cut so, by tokens. Of a product whose inputs are cut, each
- * segment gives a sum, and the ranks add the sums: (s0 + s1) + (s2 + s3). This order is the same
- * for any number of ranks, and so are the bits.
+ * Each rank computes a product whose outputs are cut alone. The output head is cut so, by tokens.
+ * Of a product whose inputs are cut, each segment gives a sum, and the ranks add the sums:
+ * (s0 + s1) + (s2 + s3). This order is the same for any number of ranks, and so are the bits.
  *
  * Nothing here knows of devices or of bound models: names, shapes and bytes alone.
  */

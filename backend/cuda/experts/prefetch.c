@@ -25,7 +25,7 @@ typedef struct prefetch_layer {
     const int64_t *where; /* device */
     const uint8_t *host;  /* of expert 0 */
     size_t bytes;         /* of an expert */
-    float *guess; /* device, [n_out][n_in] of the router: for the rows of the router `ahead` layers before */
+    float *guess; /* device, [n_out][n_in] of the router: for the rows of that `ahead` layers before */
     int64_t buffer; /* distance of the layer's first buffer */
     const expert_layer *list;
 } prefetch_layer;
