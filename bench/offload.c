@@ -91,12 +91,13 @@ static double post_job(const offload_room *room, int32_t first, int32_t n, int32
 
 static void time_jobs(uint8_t *mem, int32_t n_experts, int32_t n_threads, const char *isa)
 {
-    offload_layer l = {.n_ff = N_FF, .up_tile = N_FF / OFFLOAD_TILE, .n_experts = n_experts};
+    offload_layer l = {
+        .n_ff = N_FF, .n_down = 1, .up_tile = N_FF / OFFLOAD_TILE, .n_experts = n_experts};
     offload_room room;
     offload_pool *pool;
     err e = {0};
     size_t n = lay_out(5, mem, 2 * N_FF / OFFLOAD_TILE, GROUPS, &l.gate);
-    n += lay_out(2, mem + n, GROUPS * OFFLOAD_GROUP / OFFLOAD_TILE, N_FF / OFFLOAD_GROUP, &l.down);
+    n += lay_out(2, mem + n, GROUPS * OFFLOAD_GROUP / OFFLOAD_TILE, N_FF / OFFLOAD_GROUP, l.down);
     l.up = l.gate;
     l.expert_bytes = n;
     l.gate_parts = offload_gate_parts(2 * N_FF / OFFLOAD_TILE, UNITS);

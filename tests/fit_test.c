@@ -557,18 +557,20 @@ TEST(fit_gives_each_rank_slots_for_its_part)
     }
 }
 
-/* Where scratch is what lacks room, chunks of prompts are shortened before the context is. */
+/* With less and less memory, chunks of prompts are shortened before the context is. */
 TEST(fit_shortens_chunks_of_ranks_before_their_context)
 {
     char path[128];
-    carat_memory_plan p;
+    carat_memory_plan p = {.chunk = INT32_MAX};
     carat_error e;
     write_layers("26b-a4b", "q4_k_m", "4", path);
-    AUTO_MODEL *m = open_ranks(path, 2200, 0, NULL, &e);
-    CHECK_MSG(m, "%s", e.text);
-    CHECK_OK(carat_plan(m, &(carat_session_options){.n_outputs = 1}, &p, &e), e);
-    CHECK_MSG(p.n_ctx >= 4096 && p.chunk < 512, "a context of %d, chunks of %d", (int)p.n_ctx,
-              (int)p.chunk);
+    for (uint64_t mib = 2300; p.chunk >= 512; mib -= 50) {
+        AUTO_MODEL *m = open_ranks(path, mib, 0, NULL, &e);
+        CHECK_MSG(m, "%d MiB: %s", (int)mib, e.text);
+        CHECK_OK(carat_plan(m, &(carat_session_options){.n_outputs = 1}, &p, &e), e);
+        CHECK_MSG(p.n_ctx >= 4096, "%d MiB: a context of %d, chunks of %d", (int)mib, (int)p.n_ctx,
+                  (int)p.chunk);
+    }
     unlink(path);
 }
 
