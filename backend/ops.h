@@ -664,8 +664,8 @@ mat op_best(pass *p, mat logits, int32_t k);
  * has the host's memory, copies go through the host. */
 void op_cross(pass *p, int32_t side, mat *const *x, int32_t n);
 /* For as long as it takes: copies of x, and of r, on that side, until op_return brings the result y
- * back and releases what was taken there. x, r: NULL for nothing. Nothing happens if the pass is
- * there already. */
+ * back and releases what was taken there. x, r: NULL if there is none to copy. If the pass is on
+ * that side already, the call changes nothing. */
 typedef struct visit {
     int32_t from, to;
     size_t mark;

@@ -195,7 +195,7 @@ TEST(discarded_conversations_are_copied_one_between_two_tokens)
                                    &(carat_model_options){.n_threads = 1});
     CHECK(!m->dev->move);
     CHECK_EQ(begun_at_once(m, 12, true), 1);
-    CHECK_EQ(begun_at_once(m, 12, false), 4); /* nobody waits for a token */
+    CHECK_EQ(begun_at_once(m, 12, false), 4); /* no answer is being decoded */
     CHECK_EQ(begun_at_once(m, -1, true), 4);
 }
 

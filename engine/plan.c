@@ -498,8 +498,9 @@ static int32_t first_layer_on(const model *core, int32_t side)
     return il < core->n_layer ? il : 0;
 }
 
-/* Adds what this model took of the device's memory to what is free of it; what is beside the model
- * in the host's memory; and the device to the sums. */
+/* Completes the plan of device i and adds it to the plan's sums. Memory that this model already holds
+ * there counts as available. The scorer, pictures and what else the model keeps in the host's memory
+ * count on the host's device. */
 static void plan_sums(const carat_model *m, int32_t i, carat_memory_plan *plan)
 {
     carat_device_plan *p = &plan->device[i];
@@ -704,7 +705,8 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
     if (at == m->n_sides)
         return err_set(e, E_MEMORY,
                        "the drafter of %s for a context of %d tokens needs %.1f MiB of memory of "
-                       "%s with all that is there, and %.1f MiB are available (--draft-device)",
+                       "%s, with everything of the model on that device; %.1f MiB are available "
+                       "(--draft-device)",
                        m->core.name, plan->n_ctx, (double)plan_shared_total(m, plan, at) * 0x1p-20,
                        s->device, (double)s->available_bytes * 0x1p-20);
     char scorer[64] = "";

@@ -280,7 +280,8 @@ static void no_watch(pass *p, mat q, const kv_view *kv, float scale, const page_
         err_set(&p->e, E_IO, "this rank watches no more");
 }
 
-/* Some ranks have voted in a pass that failed: its votes count for nothing, and it may run again. */
+/* A pass fails after some ranks have added their votes. Those votes are dropped, and the pass may run
+ * again. */
 TEST(any_rank_may_fail_a_watched_pass)
 {
     enum { MORE = 24 };

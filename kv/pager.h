@@ -140,7 +140,7 @@ const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool 
 /* Where such a pass of a prompt's end keeps its queries, for page_watch.keep; NULL: nowhere. */
 page_queries *kv_pager_queries(kv_cache *c);
 /* A pass of n rows that was watched has run, and nothing was committed yet. 0: it has failed, and
- * nobody knows what is in the votes. */
+ * its votes are dropped, because some devices may have added theirs. */
 void kv_pager_watched(kv_cache *c, int32_t n_rows);
 /* It has kept its queries: scores by them take the place of what was watched. Errors as
  * kv_rescore_votes. */

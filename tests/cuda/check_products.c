@@ -180,6 +180,14 @@ static bool cut_down(rig *g, const weight *down, weight *cut, weight *part)
     return done;
 }
 
+/* The shared expert of a mixture: gate, up and down. */
+static bool shared_make(rig *g, pair one[3], num_type t, num_type td, int32_t n_in, int32_t n_ff)
+{
+    return pair_make(g, &one[0], t, n_in, n_ff, 1, 0.05, false) &&
+           pair_make(g, &one[1], t, n_in, n_ff, 1, 0.05, false) &&
+           pair_make(g, &one[2], td, n_ff, n_in, 1, 0.05, false);
+}
+
 /* A mixture against the reference; in one launch of experts and op by op, bit for bit; and the same
  * as the segments of a tensor split. Once it has no shared expert. */
 static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t n_ff, int32_t n,
@@ -199,9 +207,7 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
         !pair_make(g, &gate, t, n_in, fused ? 2 * n_ff : n_ff, n, 0.05, false) ||
         !pair_make(g, &up, t, n_in, n_ff, n, 0.05, false) ||
         !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
-        !pair_make(g, &one[0], t, n_in, n_ff, 1, 0.05, false) ||
-        !pair_make(g, &one[1], t, n_in, n_ff, 1, 0.05, false) ||
-        !pair_make(g, &one[2], td, n_ff, n_in, 1, 0.05, false))
+        !shared_make(g, one, t, td, n_in, n_ff))
         return;
     apart.mixture = NULL;
     if (!cut_down(g, &down.w[1], &cut, part))
@@ -541,9 +547,7 @@ static void check_mixture_cuts(rig *g, num_type t, num_type td, int32_t n_in, in
         !pair_make(g, &gate, t, n_in, n_ff, n, 0.05, false) ||
         !pair_make(g, &up, t, n_in, n_ff, n, 0.05, false) ||
         !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
-        !pair_make(g, &one[0], t, n_in, n_ff, 1, 0.05, false) ||
-        !pair_make(g, &one[1], t, n_in, n_ff, 1, 0.05, false) ||
-        !pair_make(g, &one[2], td, n_ff, n_in, 1, 0.05, false))
+        !shared_make(g, one, t, td, n_in, n_ff))
         return;
     const mixture m = {.router = &router.w[1],
                        .gate = &gate.w[1],
