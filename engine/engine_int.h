@@ -38,7 +38,7 @@
 
 enum {
     OUTPUTS_DEFAULT = 16, /* rows of a pass with logits: a verify batch; 16 MiB at 262144 ids */
-    N_CTX_MIN = 64,       /* the shortest context that longest_fit chooses (plan.c) */
+    N_CTX_MIN = 64,       /* the shortest context that longest_fit chooses (shape.c) */
     STOPS_MAX = CUTS_MAX + 8
 };
 
@@ -275,11 +275,11 @@ status drafters_plan(const carat_model *m, const session_shape *shape, const kv_
 /* The drafter with weights, else lookup; NULL: none. */
 const draft_model *main_drafter(const carat_model *m);
 
-/* plan.c: options to a shape, and its costs. verify_rows 0: as the drafters need. Errors for
- * options that make no sense or do not fit.
- */
+/* shape.c: the shape that options describe. verify_rows 0: as the drafters need. Errors for options
+ * that make no sense or do not fit. */
 status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
                   int32_t verify_rows, session_shape *shape, err *e);
+/* plan.c: its costs. */
 status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *layout,
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
 /* The same without scratch: one dry pass, where plan_costs makes a hundred. What does not fit so
