@@ -168,7 +168,8 @@ bool config_is_neutral(const json_t *v, const char *neutral)
            config_same(json_string_value(v), neutral) || (json_is_object(v) && is_plain_rope(v));
 }
 
-void config_refuse_options(config_fields *f, const neutral_option *option, size_t n)
+/* Refuses options whose values have an effect. */
+static void refuse_options(config_fields *f, const neutral_option *option, size_t n)
 {
     for (size_t i = 0; i < n && !f->st; i++) {
         const json_t *v = config_get(f, option[i].key);
@@ -385,8 +386,8 @@ static status read_shape(const config_family *c, const json_t *config, const cha
         c->whole(&all, s);
     while (c->options[n_options].key)
         n_options++;
-    config_refuse_options(&f, c->options, n_options);
-    config_refuse_options(&all, c->options, f.st ? 0 : n_options);
+    refuse_options(&f, c->options, n_options);
+    refuse_options(&all, c->options, f.st ? 0 : n_options);
     s->tied = config_get(&f, tie)     ? config_truth(&f, tie)
               : config_get(&all, tie) ? config_truth(&all, tie)
                                       : c->tied;

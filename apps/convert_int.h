@@ -59,8 +59,6 @@ bool config_same(const char *have, const char *want);
 /* Whether an option's value has no effect: absent, null, false, zero, the neutral text by any of
  * its names, or a rotation that changes nothing. */
 bool config_is_neutral(const json_t *v, const char *neutral);
-/* Refuses options with another value. */
-void config_refuse_options(config_fields *f, const neutral_option *option, size_t n);
 /* The kind of a rotation; sections of pairs by axis mean nothing for texts, and a linear one by 1
  * changes nothing. A factor without a kind is no rotation that the reference defines. */
 const char *config_rope_kind(const json_t *rope);

@@ -128,8 +128,8 @@ carat_status ids_write(const char *path, const int32_t *ids, int64_t n, carat_er
     return st;
 }
 
-carat_status ids_of_text(const carat_model *m, const char *path, int32_t **ids, int64_t *n,
-                         carat_error *e)
+/* The bytes of a text file as tokens, begin-of-sequence first. */
+static status ids_of_text(const carat_model *m, const char *path, int32_t **ids, int64_t *n, err *e)
 {
     char *text = NULL;
     size_t n_bytes;

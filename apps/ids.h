@@ -10,9 +10,6 @@
 carat_status ids_read(const char *path, int32_t **ids, int64_t *n, carat_error *e);
 /* Writes the first form. */
 carat_status ids_write(const char *path, const int32_t *ids, int64_t n, carat_error *e);
-/* The bytes of a text file as tokens, begin-of-sequence first. */
-carat_status ids_of_text(const carat_model *m, const char *path, int32_t **ids, int64_t *n,
-                         carat_error *e);
 /* What --text and --tokens name, whichever is given, and of these the first --limit (0: all). */
 carat_status ids_given(const carat_model *m, const char *text, const char *tokens, int64_t limit,
                        int32_t **ids, int64_t *n, carat_error *e);

@@ -165,7 +165,6 @@ void chat_refresh_mcp(chat *c); /* asks servers that said that their tools have 
 /* After an answer: runs its calls of MCP tools, with the user's consent, and lets the model go on,
  * until it calls none of them. Calls of other tools stay open. */
 status chat_run_tools(chat *c, err *e);
-bool chat_has_tool(const chat *c, const char *name); /* of an MCP server */
 
 #define EFFORT_LEVELS "minimal, low, medium, high, xhigh or max"
 bool effort_known(const char *level); /* one of these */

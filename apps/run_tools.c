@@ -33,14 +33,11 @@ const char *chat_offered_tools(const chat *c)
     return c->mcp ? c->offered : c->tools;
 }
 
-bool chat_has_tool(const chat *c, const char *name)
-{
-    return c->mcp && mcp_set_find(c->mcp, name);
-}
-
+/* Is it a tool of an MCP server? */
 static bool hides_call(void *user, const char *name)
 {
-    return chat_has_tool(user, name);
+    const chat *c = user;
+    return c->mcp && mcp_set_find(c->mcp, name);
 }
 
 /* The tools that the user declared: an array, or NULL. */

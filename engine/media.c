@@ -392,7 +392,8 @@ static status add_item(carat_model *m, const char *key, const image_grid *g, con
     return OK;
 }
 
-size_t media_waiting_bytes(const media *x, const image_grid *g, const ears_size *sound)
+/* Bytes of a picture of that grid, or of a sound, before or after the tower, whichever is more. */
+static size_t waiting_bytes(const media *x, const image_grid *g, const ears_size *sound)
 {
     const vision *v = vision_of(&x->tower);
     size_t patch = 3 * (size_t)v->rule.patch * (size_t)v->rule.patch;
@@ -405,7 +406,7 @@ size_t media_waiting_bytes(const media *x, const image_grid *g, const ears_size 
 
 static size_t item_bytes(const media *x, const media_item *it)
 {
-    return media_waiting_bytes(x, &it->grid, &it->sound);
+    return waiting_bytes(x, &it->grid, &it->sound);
 }
 
 static status no_room(const media *x, size_t n, err *e)
@@ -422,7 +423,7 @@ status media_use(carat_model *m, const char *key, const image_grid *g, const ear
                  media_item **out, bool *has, err *e)
 {
     media *x = m->media;
-    size_t bytes = media_waiting_bytes(x, g, sound);
+    size_t bytes = waiting_bytes(x, g, sound);
     status st = OK;
     pthread_mutex_lock(&x->lock);
     media_item *it = *bucket_of(x, key);

@@ -81,9 +81,6 @@ struct carat_media {
 
 /* The tokens before a picture, for it, and behind it: which is 0, 1, 2. -1: there is none. */
 int32_t media_picture_token(const carat_model *m, int which);
-/* What a picture of that grid, or a sound, takes before the tower or after it, whichever is more.
- */
-size_t media_waiting_bytes(const media *x, const image_grid *g, const ears_size *sound);
 /* The item of key, new or known, with one more user. sound.n_pieces 0: a picture. *has: it needs no
  * patches. A new one that has no room beside the others takes no ids, and nothing is forgotten for
  * it. */

@@ -97,7 +97,8 @@ static float *put_patch(float *out, const image *m, const float value[3][256], i
     return out;
 }
 
-void image_to_patches(float *out, const image_rule *rule, const image *m)
+/* Values of a picture that has the grid's size: out[n_patches][3][patch][patch]. */
+static void to_patches(float *out, const image_rule *rule, const image *m)
 {
     float value[3][256];
     int32_t n = rule->patch, group = rule->grouped ? rule->merge : 1;
@@ -124,7 +125,7 @@ status image_patches_of(float **out, image_grid *grid, const image_rule *rule, c
     size_t n = (size_t)g.n_patches * 3 * (size_t)rule->patch * (size_t)rule->patch;
     float *values = mem_alloc(n * sizeof *values);
     if (values)
-        image_to_patches(values, rule, &fitted);
+        to_patches(values, rule, &fitted);
     image_free(&fitted);
     if (!values)
         return err_memory(e, "a picture's patches", n * sizeof *values);

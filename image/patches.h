@@ -43,11 +43,8 @@ typedef struct image_grid {
 status image_grid_for(image_grid *g, const image_rule *rule, int32_t width, int32_t height,
                       const char *name, err *e);
 
-/* Values of a picture that has the grid's size: out[n_patches][3][patch][patch]. */
-void image_to_patches(float *out, const image_rule *rule, const image *m);
-
-/* Both, and the resizing between: *out has n_patches * 3 * patch * patch values, which the caller
- * frees by mem_free. */
+/* Resizes a picture to its grid, which *g has then. *out: its values, [n_patches][3][patch][patch],
+ * which the caller frees by mem_free. */
 status image_patches_of(float **out, image_grid *g, const image_rule *rule, const image *m,
                         const char *name, err *e);
 

@@ -245,7 +245,8 @@ status bind_tokens(model *m, weight *embd, weight *head, int32_t n_embd, err *e)
     return st;
 }
 
-status bind_suppressed(model *m, err *e)
+/* tokenizer.ggml.suppress_tokens to m->suppress. */
+static status bind_suppressed(model *m, err *e)
 {
     const gguf_value *v = gguf_find(&m->file, "tokenizer.ggml.suppress_tokens");
     if (!v || !v->count)
@@ -279,7 +280,7 @@ float bind_largest(const weight *w)
     return most;
 }
 
-bool bind_wide(const weight *w, int32_t head_dim, float factor)
+static bool bind_wide(const weight *w, int32_t head_dim, float factor)
 {
     return !(sqrtf((float)head_dim) * bind_largest(w) * factor <= 65504.0f / 2);
 }

@@ -77,8 +77,6 @@ status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight
 /* Binds the embedding, whose rows give the number of tokens, and the head, unless it is NULL:
  * output.weight, or else the embedding. In n_params a tied model counts it once. */
 status bind_tokens(model *m, weight *embd, weight *head, int32_t n_embd, err *e);
-/* tokenizer.ggml.suppress_tokens to m->suppress. */
-status bind_suppressed(model *m, err *e);
 /* The largest magnitude in a vector; infinity if an element is NaN. */
 float bind_largest(const weight *w);
 
@@ -139,12 +137,10 @@ status bind_turns(model *m, rope *r, err *e);
 
 /* ---- Values ---- */
 
-/* May a head of that size, normed with weight w and rotated with that factor, leave the part of f16
- * that attention relies on? A normed head has length sqrt(n), so no element, rotating pair or
- * rotated group exceeds sqrt(n) max |w| factor. Block formats may round above this bound, by less
- * than the half of the range that is kept free. */
-bool bind_wide(const weight *w, int32_t head_dim, float factor);
-/* The same of either norm. */
+/* May a head of that size, normed with either weight and rotated with that factor, leave the part
+ * of f16 that attention relies on? A normed head has length sqrt(n), so no element, rotating pair
+ * or rotated group exceeds sqrt(n) max |w| factor. Block formats may round above this bound, by
+ * less than the half of the range that is kept free. */
 bool bind_wide_heads(const weight *q_norm, const weight *k_norm, int32_t head_dim, float factor);
 
 /* ---- Division between devices: divide.c ---- */
@@ -157,7 +153,5 @@ status divide_layers(model *m, const weight *const *first, err *e);
 status divide_plain(model *m, err *e);
 /* by_side[side] becomes a copy of by_side[PASS_MAIN] on that side. */
 status divide_rope(model *m, rope *by_side, int8_t side, err *e);
-/* E_ARG where experts should be apart from their layers and there are none. */
-status divide_check_experts(const model *m, bool has_experts, err *e);
 
 #endif

@@ -44,9 +44,18 @@ static model_layer *layer_at(const model *m, int32_t il)
     return (model_layer *)(void *)((char *)m->layers + (size_t)il * m->layer_bytes);
 }
 
+/* E_ARG where experts should be apart from their layers and there are none. */
+static status check_experts(const model *m, bool has_experts, err *e)
+{
+    for (int32_t i = 0; i < m->n_layer && !has_experts; i++)
+        if (m->expert_side[i] != m->layer_side[i])
+            return err_set(e, E_ARG, "%s has no experts that could stay with the CPU", m->name);
+    return OK;
+}
+
 status divide_layers(model *m, const weight *const *first, err *e)
 {
-    status st = divide_check_experts(m, m->n_expert_layers > 0, e);
+    status st = check_experts(m, m->n_expert_layers > 0, e);
     for (int32_t i = 0; i < m->n_layer && !st; i++) {
         const model_layer *L = layer_at(m, i);
         int8_t side = m->layer_side[i];
@@ -70,12 +79,4 @@ status divide_layers(model *m, const weight *const *first, err *e)
 status divide_plain(model *m, err *e)
 {
     return divide_layers(m, (const weight *const[]){m->embd, NULL}, e);
-}
-
-status divide_check_experts(const model *m, bool has_experts, err *e)
-{
-    for (int32_t i = 0; i < m->n_layer && !has_experts; i++)
-        if (m->expert_side[i] != m->layer_side[i])
-            return err_set(e, E_ARG, "%s has no experts that could stay with the CPU", m->name);
-    return OK;
 }

@@ -9,14 +9,6 @@
 
 #include <math.h>
 
-const model_arch gemma4_arch = {.name = "gemma4",
-                                .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f},
-                                .bind = gemma4_bind,
-                                .forward = gemma4_forward,
-                                .divide = gemma4_divide,
-                                .at_rank = gemma4_at_rank,
-                                .kv_of = gemma4_kv_of};
-
 static const weight *or_null(const weight *w)
 {
     return w->n_in ? w : NULL;
@@ -135,7 +127,7 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
     pass_tap(p, il, s->x); /* a drafter may read this layer */
 }
 
-mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
+static mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const gemma4 *g = m->impl;
     int32_t last_tap = pass_last_tap(p);
@@ -172,3 +164,11 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
     }
     return model_finish(p, m, &s, &g->out_norm);
 }
+
+const model_arch gemma4_arch = {.name = "gemma4",
+                                .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f},
+                                .bind = gemma4_bind,
+                                .forward = gemma4_forward,
+                                .divide = gemma4_divide,
+                                .at_rank = gemma4_at_rank,
+                                .kv_of = gemma4_kv_of};

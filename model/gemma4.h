@@ -41,6 +41,5 @@ status gemma4_bind(model *m, err *e);   /* gemma4_table.c */
 status gemma4_divide(model *m, err *e); /* gemma4_divide.c */
 void gemma4_at_rank(model *rank);
 int32_t gemma4_kv_of(const model *m, int32_t il);
-mat gemma4_forward(pass *p, const model *m, const kv_layout *kv); /* gemma4.c */
 
 #endif

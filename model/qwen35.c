@@ -9,14 +9,6 @@
 
 #include <math.h>
 
-#define QWEN35                                                                                     \
-    .bind = qwen35_bind, .forward = qwen35_forward, .divide = qwen35_divide,                       \
-    .at_rank = qwen35_at_rank, .kv_of = qwen35_kv_of
-#define SAMPLING .sampling = {.temperature = 1, .top_k = 20, .top_p = 0.95f}
-const model_arch qwen35_arch = {.name = "qwen35", SAMPLING, QWEN35, .nextn = &qwen35_nextn_arch};
-const model_arch qwen35moe_arch = {
-    .name = "qwen35moe", SAMPLING, QWEN35, .nextn = &qwen35moe_nextn_arch};
-
 /* Adds y to x; then x normed for the feed-forward part. */
 static mat add(pass *p, const qwen35 *g, const qwen35_layer *L, mat x, mat y)
 {
@@ -120,8 +112,16 @@ static const weight *norm_of(const model *m, int32_t il)
     return il < m->n_layer ? &g->layer[il].norm : &g->out_norm;
 }
 
-mat qwen35_forward(pass *p, const model *m, const kv_layout *kv)
+static mat qwen35_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const qwen35 *g = m->impl;
     return model_run(p, m, kv, layer_forward, norm_of, g->eps);
 }
+
+#define QWEN35                                                                                     \
+    .bind = qwen35_bind, .forward = qwen35_forward, .divide = qwen35_divide,                       \
+    .at_rank = qwen35_at_rank, .kv_of = qwen35_kv_of
+#define SAMPLING .sampling = {.temperature = 1, .top_k = 20, .top_p = 0.95f}
+const model_arch qwen35_arch = {.name = "qwen35", SAMPLING, QWEN35, .nextn = &qwen35_nextn_arch};
+const model_arch qwen35moe_arch = {
+    .name = "qwen35moe", SAMPLING, QWEN35, .nextn = &qwen35moe_nextn_arch};

@@ -49,11 +49,10 @@ typedef struct qwen35 {
 
 extern const model_arch qwen35_arch, qwen35moe_arch;
 
-status qwen35_bind(model *m, err *e);                             /* qwen35_table.c */
-status qwen35_divide(model *m, err *e);                           /* qwen35_table.c */
-void qwen35_at_rank(model *rank);                                 /* qwen35_table.c */
-int32_t qwen35_kv_of(const model *m, int32_t il);                 /* qwen35_table.c */
-mat qwen35_forward(pass *p, const model *m, const kv_layout *kv); /* qwen35.c */
+status qwen35_bind(model *m, err *e);             /* qwen35_table.c */
+status qwen35_divide(model *m, err *e);           /* qwen35_table.c */
+void qwen35_at_rank(model *rank);                 /* qwen35_table.c */
+int32_t qwen35_kv_of(const model *m, int32_t il); /* qwen35_table.c */
 
 /* ---- The NextN (MTP) layer: qwen35_nextn.c ----
  *

@@ -30,7 +30,13 @@ static const shape_family *const shape_families[] = {&gemma4_shapes,          &g
 
 enum { SIZES_MAX = 160, SIZE_BYTES = 32 };
 
-status shape_check_reals(const shape_real *real, size_t n, const char *what, err *e)
+/* A number of a shape that is no integer, and its bounds. */
+typedef struct shape_real {
+    const char *name;
+    double v, min, max;
+} shape_real;
+
+static status check_reals(const shape_real *real, size_t n, const char *what, err *e)
 {
     for (size_t i = 0; i < n; i++)
         if (!(real[i].v >= real[i].min && real[i].v <= real[i].max)) /* also true for NaN */
@@ -54,7 +60,7 @@ status scaling_check(const rope_scaling *y, const char *what, err *e)
                                {"beta_slow of YaRN", y->beta_slow, 1e-3, 1e6},
                                {"attention factor of YaRN", attn_factor(y), 1e-3, 1e3}};
     size_t n[] = {[SCALING_LINEAR] = 1, [SCALING_YARN] = sizeof real / sizeof *real};
-    return shape_check_reals(real, n[y->kind], what, e);
+    return check_reals(real, n[y->kind], what, e);
 }
 
 void scaling_put(gguf_writer *w, const char *arch, const rope_scaling *y)

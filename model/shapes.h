@@ -169,13 +169,6 @@ typedef struct shape_family {
     const struct family_table *table; /* NULL: the family has none yet */
 } shape_family;
 
-/* A number of a shape that is no integer, and its bounds. Readers have the same (model/bind.h). */
-typedef struct shape_real {
-    const char *name;
-    double v, min, max;
-} shape_real;
-
-status shape_check_reals(const shape_real *real, size_t n, const char *what, err *e);
 #define THETA_MIN 1
 #define THETA_MAX 1e12
 #define EPS_MIN 1e-30

@@ -222,7 +222,8 @@ static bool units_fit(int64_t n, int64_t block)
     return block > 0 && n % block == 0 && n / block >= SHARD_SEGMENTS;
 }
 
-bool shard_has_whole_experts(const shard_layer *l)
+/* Do its ranks have experts whole? */
+static bool has_whole_experts(const shard_layer *l)
 {
     return l->n_expert >= SHARD_SEGMENTS && !units_fit(l->n_ff_exps, block_of(l->down_exps));
 }
@@ -321,7 +322,7 @@ static status cut(const shard_layer *l, const shard_tensor *t, shard_range range
     const bool bias = ends(t->name, ".bias"), vector = bias || t->n_dims == 1;
     const bool units = kind == KIND_UNITS || kind == KIND_UNITS_TWICE || kind == KIND_UNITS_IN;
     *s = (shard){.axis = kind == KIND_FIRST && range.from ? SHARD_NONE : SHARD_WHOLE};
-    if (units && unit == UNIT_EXPERTS && !ends(t->name, "scale") && shard_has_whole_experts(l)) {
+    if (units && unit == UNIT_EXPERTS && !ends(t->name, "scale") && has_whole_experts(l)) {
         s->partial = in && !bias;
         return cut_by_expert(l, t, range, s, e);
     }

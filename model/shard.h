@@ -83,9 +83,6 @@ typedef struct shard_tensor {
 status shard_of(const shard_layer *layer, const shard_tensor *t, shard_range range, shard *out,
                 err *e);
 
-/* Do its ranks have experts whole? */
-bool shard_has_whole_experts(const shard_layer *layer);
-
 /* Rows, elements of rows or matrices, along its axis. */
 int64_t shard_size(const shard *s);
 uint64_t shard_bytes(const shard *s, const shard_tensor *t);

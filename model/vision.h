@@ -83,7 +83,7 @@ status vision_check(const model *m, const image_grid *g, err *e);
 status vision_plan(const model *m, device *dev, const image_grid *g, vision_memory *need, err *e);
 /* All of it, in one piece. */
 size_t vision_room(const vision_memory *need);
-/* Soft tokens of one picture: soft[1 + n_deep][n_tokens][n_out]. patches: as image_to_patches gives
+/* Soft tokens of one picture: soft[1 + n_deep][n_tokens][n_out]. patches: as image_patches_of gives
  * them by the rule of vision_grid. room: memory of the device, for this picture or a larger one. It
  * allocates nothing there: a device drops recorded passes when memory is freed. m is loaded. */
 status vision_encode(const model *m, device *dev, const image_grid *g, const float *patches,

@@ -193,7 +193,6 @@ typedef struct rules {
 status rules_learn(rules *r, gx_builder *b);
 void rules_free(rules *r);
 bool gx_nullable(rules *r, const gx *x);
-int32_t gx_size(rules *r, gx *x);
 /* True: the automaton writes out the rounds of x (a REPEAT). False: matching counts them. */
 bool gx_written_out(rules *r, gx *x);
 /* The rule made from the body x of a counted repetition. */

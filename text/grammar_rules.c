@@ -80,13 +80,15 @@ static int32_t clip(int64_t size)
     return size > SIZE_CEILING ? SIZE_CEILING : size < 1 ? 1 : (int32_t)size;
 }
 
+static int32_t gx_size(rules *r, gx *x);
+
 bool gx_written_out(rules *r, gx *x)
 {
     int64_t copies = x->max < 0 ? (int64_t)x->min + 1 : x->max;
     return copies <= 2 || gx_size(r, x->part[0]) * copies <= COPY_MAX || gx_nullable(r, x->part[0]);
 }
 
-int32_t gx_size(rules *r, gx *x)
+static int32_t gx_size(rules *r, gx *x)
 {
     int64_t size = 2;
     if (x->size || !gx_work(r->b, 1))

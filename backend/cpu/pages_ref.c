@@ -10,7 +10,8 @@
 
 /* ---- Summaries of pages ------------------------------------------------------------------- */
 
-uint16_t cpu_bf16_up(float x)
+/* bf16 that is not below x; x >= 0 */
+static uint16_t bf16_up(float x)
 {
     uint32_t u = num_f32_bits(x);
     return (uint16_t)((u >> 16) + ((u & 0xffff) != 0));
@@ -25,7 +26,7 @@ static float larger(float a, float b)
 /* The scale with which the code `most` reaches `top`. false: top is no number, or too large. */
 static bool scale_for(float top, float most, float *scale)
 {
-    *scale = top > 0 ? num_bf16_to_f32(cpu_bf16_up(fmaxf(top / most, 0x1p-100f))) : 0;
+    *scale = top > 0 ? num_bf16_to_f32(bf16_up(fmaxf(top / most, 0x1p-100f))) : 0;
     return top < 0x1p126f;
 }
 

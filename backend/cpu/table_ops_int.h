@@ -76,7 +76,5 @@ void cpu_rescore_pages(device *d, const kv_view *v, const kv_base *base, const p
  * each. */
 void cpu_put_bounds(const page_sums *to, const kv_view *v, int32_t head, int32_t row,
                     const float *lo, const float *hi);
-/* bf16 that is not below x; x >= 0 */
-uint16_t cpu_bf16_up(float x);
 
 #endif
