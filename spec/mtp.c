@@ -148,7 +148,10 @@ static void set_sizes(mtp_drafter *d, const draft_model *m, const draft_sizes *z
     *d = (mtp_drafter){.base = {.class = &draft_mtp, .m = m, .sizes = *z}, .width = width};
     d->taps.n = 1;
     d->taps.at[0] = (pass_tap_point){
-        .il = PASS_TAP_NORM, .side = PASS_MAIN, .to = {NULL, z->outs_max, 1, width, width}};
+        .il = PASS_TAP_NORM,
+        .side = PASS_MAIN,
+        .to = {.rows = z->outs_max, .heads = 1, .cols = width, .stride = width},
+    };
 }
 
 static status mtp_plan(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e)

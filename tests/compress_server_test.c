@@ -75,7 +75,7 @@ PLAIN_TEST(server_compresses_prompts_of_every_dialect)
     AUTO(stop) served s;
     response r;
     AUTO(arena_free) arena mem = {0};
-    AUTO(str_free) str body = {0}, got = {0};
+    AUTO(str_free) str body = {0};
     start(&s, ARGS("--parallel", "2"));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         http_post(&r, &s, kinds[i].path, talk(kinds[i].list, kinds[i].more));

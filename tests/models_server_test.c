@@ -208,7 +208,7 @@ TEST(models_server_waits_for_busy_models)
 TEST(models_server_stops_a_loading_that_waits)
 {
     served s;
-    AUTO(str_free) str seen = {0}, text = {0};
+    AUTO(str_free) str seen = {0};
     response r;
     start_models(&s, ARGS("--max-loaded", "1", "--load-wait", "60", "--ctx", "60000"));
     int fd =

@@ -70,7 +70,6 @@ static void put_model(const char *store, const char *repo, const char *quant, co
 /* A file of the cache: OWNER--NAME, path inside of the snapshot. */
 static void put_cached(const char *folder, const char *file, const char *text)
 {
-    AUTO(arena_free) arena mem = {0};
     err e = {0};
     char path[1200], dir[600];
     snprintf(dir, sizeof dir, "%s/hub/models--%s/refs", getenv("HF_HOME"), folder);
