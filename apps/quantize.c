@@ -575,11 +575,7 @@ static status quantize(const char *from, const quantize_options *o, target *to, 
         imatrix_close(m);
         return st;
     }
-    if (pthread_mutex_init(&l.lock, NULL)) {
-        imatrix_close(m);
-        gguf_close(&g);
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    }
+    pthread_mutex_init(&l.lock, NULL);
     if (!(st = plan_work(&l, &g, to->mix, o, m, e)) && !(st = write_quantized(to, &g, &l, e))) {
         term_progress_clear();
         print_loss(&l, o->json);

@@ -59,7 +59,7 @@ TEST(clock_times_of_waits)
     }
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t never;
-    CHECK(!clock_cond_init(&never));
+    clock_cond_init(&never);
     pthread_mutex_lock(&lock);
     int64_t from = clock_ns();
     struct timespec until = clock_after_ms(20);

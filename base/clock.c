@@ -27,14 +27,11 @@ struct timespec clock_after_ms(double ms)
     return clock_timespec(clock_ns() + (int64_t)((ms < most_ms ? ms : most_ms) * 1e6));
 }
 
-int clock_cond_init(pthread_cond_t *c)
+void clock_cond_init(pthread_cond_t *c)
 {
     pthread_condattr_t how;
-    int failed = pthread_condattr_init(&how);
-    if (failed)
-        return failed;
-    failed = pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-    failed = failed ? failed : pthread_cond_init(c, &how);
+    pthread_condattr_init(&how);
+    pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &how);
     pthread_condattr_destroy(&how);
-    return failed;
 }

@@ -19,7 +19,8 @@ struct timespec clock_timespec(int64_t ns);
 /* The time after so many milliseconds; one that has passed for none or a negative number. At most a
  * year. */
 struct timespec clock_after_ms(double ms);
-/* A condition whose timed waits are by this clock. 0, or the error number of pthread_cond_init. */
-int clock_cond_init(pthread_cond_t *c);
+/* A condition whose timed waits are by this clock. It cannot fail: on Linux neither locks nor
+ * conditions take memory, and pthread_mutex_init and pthread_cond_init always return 0. */
+void clock_cond_init(pthread_cond_t *c);
 
 #endif

@@ -3,8 +3,6 @@
 #include "base/clock.h"
 #include "base/relax.h"
 
-#include <string.h>
-
 enum {
     LOOKS = 64, /* between two readings of the clock */
     POLL_MS = 500
@@ -12,15 +10,13 @@ enum {
 static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, AWAKE_NS = 60000000000;
 static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000;
 
-status idle_open(idle *i, const char *what, err *e)
+void idle_open(idle *i)
 {
-    int failed = clock_cond_init(&i->wake);
-    if (!failed && (failed = pthread_mutex_init(&i->lock, NULL)))
-        pthread_cond_destroy(&i->wake);
-    i->open = !failed;
+    clock_cond_init(&i->wake);
+    pthread_mutex_init(&i->lock, NULL);
+    i->open = true;
     atomic_store(&i->awake_ns, AWAKE_NS);
     atomic_store(&i->woken_ns, clock_ns());
-    return failed ? err_set(e, E_MEMORY, "a lock for %s: %s", what, strerror(failed)) : OK;
 }
 
 void idle_close(idle *i)

@@ -30,8 +30,8 @@ typedef struct idler {
     unsigned looks;
 } idler;
 
-/* what: of the error sentence. *i is zeroed before; what was not opened may be closed. */
-status idle_open(idle *i, const char *what, err *e);
+/* *i is zeroed before; one that was not opened may be stopped and closed. */
+void idle_open(idle *i);
 void idle_close(idle *i); /* its threads have ended */
 /* Any thread; cheap. */
 void idle_wake(idle *i);

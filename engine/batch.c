@@ -93,15 +93,6 @@ static status open_marks(carat_batch *b, err *e)
     return b->mark ? OK : err_memory(e, "a batch", n * sizeof *b->mark);
 }
 
-static status open_lock(carat_batch *b, err *e)
-{
-    if (pthread_mutex_init(&b->lock, NULL))
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    b->has_lock = true;
-    b->has_cond = !clock_cond_init(&b->changed);
-    return b->has_cond ? OK : err_set(e, E_MEMORY, "cannot make a condition variable");
-}
-
 static void tower_done(void *user)
 {
     carat_batch *b = user;
@@ -121,8 +112,9 @@ status batch_init(carat_batch *b, carat_model *m, const carat_session_options *o
     b->n_slots = n_slots;
     b->clock = clock_ms;
     b->idle = true;
-    if ((st = open_lock(b, e)) || (st = plan_slots(b, opt, verify_rows, &plan, e)) ||
-        (st = open_arrays(b, e)))
+    pthread_mutex_init(&b->lock, NULL);
+    clock_cond_init(&b->changed);
+    if ((st = plan_slots(b, opt, verify_rows, &plan, e)) || (st = open_arrays(b, e)))
         return st;
     if ((st = kv_pool_open(&b->pool, m->dev, &b->layout, e)) ||
         (st = paging_open_mover(&b->shape, &b->pool, opt, e)) || (st = open_marks(b, e)) ||
@@ -205,10 +197,8 @@ void batch_free(carat_batch *b)
     kv_pool_close(&b->pool);
     workspace_close(&b->w, b->m);
     kv_layout_free(&b->layout);
-    if (b->has_cond)
-        pthread_cond_destroy(&b->changed);
-    if (b->has_lock)
-        pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->changed);
+    pthread_mutex_destroy(&b->lock);
     mem_free(b->mark);
     mem_free(b->shown);
     mem_free(b->running);

@@ -162,7 +162,7 @@ struct carat_batch {
 
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
-    bool has_lock, has_cond, woken, tower_woke;
+    bool woken, tower_woke;
     job *head, **tail;        /* the queue */
     slot_question *questions; /* about slots; batch_slots.c */
     job *admitted;            /* taken from the queue, not yet in a slot */

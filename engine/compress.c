@@ -56,13 +56,14 @@ carat_status carat_compressor_open(carat_compressor **out, size_t max_bytes, car
     carat_compressor *c = *out = mem_calloc(1, sizeof *c);
     if (c)
         c->at = mem_calloc(ENTRIES_MAX, sizeof *c->at);
-    if (!c || !c->at || pthread_mutex_init(&c->lock, NULL)) {
+    if (!c || !c->at) {
         if (c)
             mem_free(c->at);
         mem_free(c);
         *out = NULL;
         return err_memory(e, "the memory of shortened texts", ENTRIES_MAX * sizeof *c->at);
     }
+    pthread_mutex_init(&c->lock, NULL);
     c->max_bytes = max_bytes ? max_bytes : MEMORY_DEFAULT;
     return OK;
 }

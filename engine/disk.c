@@ -54,7 +54,7 @@ struct disk_store {
     pthread_t thread;
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
-    bool has_thread, has_lock, has_cond, quit;
+    bool has_thread, quit;
     kv_snapshot *queue[QUEUE_MAX];
     int32_t n_queue;
     kv_snapshot *writing; /* taken from the queue, not yet a file */
@@ -725,6 +725,8 @@ status disk_open(disk_store **out, const struct carat_model *m, const kv_layout 
     *out = NULL;
     if (!d)
         return err_memory(e, "the cache on disk", sizeof *d);
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->changed, NULL);
     d->m = m;
     d->layout = l;
     d->budget_bytes = budget_bytes;
@@ -739,12 +741,6 @@ status disk_open(disk_store **out, const struct carat_model *m, const kv_layout 
     if (media_tower(m))
         model_identity(media_tower(m), d->h, d->tower);
     d->key = key_of(d->h, &d->id, l);
-    d->has_lock = !pthread_mutex_init(&d->lock, NULL);
-    d->has_cond = !pthread_cond_init(&d->changed, NULL);
-    if (!d->has_lock || !d->has_cond) {
-        st = err_set(e, E_MEMORY, "cannot make a lock");
-        goto out;
-    }
     if ((st = open_dir(d, e)))
         goto out;
     d->has_thread = !pthread_create(&d->thread, NULL, writer, d);
@@ -769,10 +765,8 @@ void disk_close(disk_store *d)
         pthread_mutex_unlock(&d->lock);
         pthread_join(d->thread, NULL);
     }
-    if (d->has_cond)
-        pthread_cond_destroy(&d->changed);
-    if (d->has_lock)
-        pthread_mutex_destroy(&d->lock);
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
     mem_free(d->at);
     str_free(&d->draft_id.layout);
     str_free(&d->id.layout);

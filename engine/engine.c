@@ -192,13 +192,9 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     m->strict = opt->strict;
     m->progress = opt->progress;
     m->progress_user = opt->progress_user;
-    if (pthread_mutex_init(&m->tree_lock, NULL) || pthread_mutex_init(&m->pass_lock, NULL) ||
-        pthread_mutex_init(&m->lora_lock, NULL)) {
-        gguf_close(g);
-        st = err_set(e, E_MEMORY, "cannot make a lock");
-        goto out;
-    }
-    m->has_lock = true;
+    pthread_mutex_init(&m->tree_lock, NULL);
+    pthread_mutex_init(&m->pass_lock, NULL);
+    pthread_mutex_init(&m->lora_lock, NULL);
     if ((st = refuse_drafter(g, e))) {
         gguf_close(g);
         goto out;
@@ -308,11 +304,9 @@ void carat_model_close(carat_model *m)
         device_close(m->other[i - 1]);
     mem_free(m->file_type);
     mem_free(m->answers);
-    if (m->has_lock) {
-        pthread_mutex_destroy(&m->pass_lock);
-        pthread_mutex_destroy(&m->lora_lock);
-        pthread_mutex_destroy(&m->tree_lock);
-    }
+    pthread_mutex_destroy(&m->lora_lock);
+    pthread_mutex_destroy(&m->pass_lock);
+    pthread_mutex_destroy(&m->tree_lock);
     mem_free(m);
 }
 

@@ -101,7 +101,6 @@ struct carat_model {
     carat_progress_fn progress; /* of loading, and of prompts */
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
-    bool has_lock;
     float *answers; /* of a reranker: [2][n_embd], the head's rows of "yes" and "no" (rank.c) */
     carat_model *scorer;              /* scores pages for the policy "drafter"; NULL: none */
     bool lent_scorer;                 /* it is the caller's */

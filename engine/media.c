@@ -95,6 +95,9 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     media *x = m->media = mem_calloc(1, sizeof *x);
     if (!x)
         return err_memory(e, "a vision tower", sizeof *x);
+    pthread_mutex_init(&x->lock, NULL);
+    pthread_mutex_init(&x->work, NULL);
+    pthread_cond_init(&x->more, NULL);
     atomic_init(&x->n_ids, 0);
     x->most = MEDIA_MOST_BYTES;
     x->n_known_max = MEDIA_ITEMS;
@@ -109,10 +112,6 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
     x->cpu.isa = opt->isa ? x->isa : NULL; /* opt may be gone when the device is opened */
     x->cpu.nice = MEDIA_NICE;
-    x->has_lock = !pthread_mutex_init(&x->lock, NULL);
-    x->has_work = x->has_lock && !pthread_mutex_init(&x->work, NULL);
-    if (!x->has_work)
-        return err_set(e, E_MEMORY, "cannot make a lock");
     if ((st = media_file(&g, opt, opt->no_mmap, e)) || (st = model_bind(&x->tower, &g, e)) ||
         (st = check_family(m, e)))
         return st;
@@ -232,10 +231,9 @@ void media_close(carat_model *m)
     ears_close(&x->ears);
     model_free(&x->tower);
     device_close(x->own);
-    if (x->has_lock)
-        pthread_mutex_destroy(&x->lock);
-    if (x->has_work)
-        pthread_mutex_destroy(&x->work);
+    pthread_cond_destroy(&x->more);
+    pthread_mutex_destroy(&x->work);
+    pthread_mutex_destroy(&x->lock);
     mem_free(x);
     m->media = NULL;
 }

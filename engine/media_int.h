@@ -47,16 +47,14 @@ struct media {
     device *own;          /* a CPU for the towers, where the model's main device is one; or NULL */
     device *dev;          /* of the towers: own, or the model's main device */
     pthread_mutex_t work; /* of a tower's pass; after pass_lock, before lock */
-    bool has_work;
-    void *room; /* of dev: for one picture or sound at work */
+    void *room;           /* of dev: for one picture or sound at work */
     size_t room_bytes;
     bool loaded;
     bool two_way;              /* tokens of a picture see each other in layers with windows */
     int32_t budget;            /* soft tokens of a picture that names none; 0: by its own size */
     int32_t begin, place, end; /* ids around a picture and for it; -1: the vocabulary lacks it */
     pthread_mutex_t lock;      /* of what follows; taken after pass_lock */
-    bool has_lock;
-    media_span *span; /* [n], by falling ids */
+    media_span *span;          /* [n], by falling ids */
     int32_t n, cap;
     media_item **bucket; /* [BUCKETS] */
     media_item *known;   /* all items */
@@ -69,7 +67,7 @@ struct media {
     media_waker *wakers;
     pthread_cond_t more; /* wanted, or stop */
     pthread_t worker;
-    bool has_more, has_worker, stop;
+    bool has_worker, stop;
     void (*before_work)(void *user);
     void *before_user;
 };

@@ -190,9 +190,6 @@ static status start_worker(carat_model *m, err *e)
     media *x = m->media;
     if (x->has_worker)
         return OK;
-    if (!x->has_more && pthread_cond_init(&x->more, NULL))
-        return err_set(e, E_MEMORY, "cannot make a condition variable");
-    x->has_more = true;
     if (pthread_create(&x->worker, NULL, work, m))
         return err_set(e, E_MEMORY, "cannot start a thread for a tower");
     x->has_worker = true;
@@ -288,15 +285,13 @@ void media_remove_waker(carat_model *m, media_waker *w)
 
 void media_end_work(media *x)
 {
-    if (x->has_worker) {
-        pthread_mutex_lock(&x->lock);
-        x->stop = true;
-        pthread_cond_signal(&x->more);
-        pthread_mutex_unlock(&x->lock);
-        pthread_join(x->worker, NULL);
-    }
-    if (x->has_more)
-        pthread_cond_destroy(&x->more);
+    if (!x->has_worker)
+        return;
+    pthread_mutex_lock(&x->lock);
+    x->stop = true;
+    pthread_cond_signal(&x->more);
+    pthread_mutex_unlock(&x->lock);
+    pthread_join(x->worker, NULL);
 }
 
 void media_before_work(carat_model *m, void (*fn)(void *user), void *user)

@@ -325,20 +325,20 @@ static status serve(server *s, err *e)
     int port = 0;
     status st;
     const stored_limits kept = {s->o->responses, (uint64_t)s->o->responses_mb << 20};
+    passes_init(&s->passes);
     if ((kept.count && (st = stored_open(&s->stored, &kept, e))) ||
         (st = recordings_open(&s->recordings, e)) || (st = events_open(&s->events, e)) ||
         (st = pulls_open(&s->pulls, s, e)) || (st = catalog_open(&s->catalog, s, e)) ||
-        (st = passes_init(&s->passes, e)) || (st = signals_start(&g, s, e)) ||
-        (st = ringer_start(&s->bells, e)) || (st = http_open(&h, s, &port, e)) ||
-        (st = check_reach(s, e)) || (st = open_tools(s, e)) || (st = http_start(h, e)))
+        (st = signals_start(&g, s, e)) || (st = ringer_start(&s->bells, e)) ||
+        (st = http_open(&h, s, &port, e)) || (st = check_reach(s, e)) || (st = open_tools(s, e)) ||
+        (st = http_start(h, e)))
         goto out;
     st = work(s, port, e);
 out:
     atomic_store(&s->state, SERVER_DRAINING);
     if (h)
         http_stop_accepting(h);
-    if (s->passes.ready)
-        passes_end(s);
+    passes_end(s);
     catalog_stop(s->catalog);
     pulls_stop(s->pulls);
     wait_for_last_words(s);

@@ -399,10 +399,8 @@ static status start_threads(pool_threads *t, int32_t n, err *e)
     const int32_t n_cores = pool_default_threads();
     n = n ? n : n_cores > 1 ? n_cores - 1 : 1;
     t->n = n < MAX_THREADS ? n : MAX_THREADS;
-    status st = idle_open(&t->idle, "experts on the CPU", e);
-    int failed = st ? 0 : pthread_attr_init(&attr);
-    if (st)
-        return st;
+    idle_open(&t->idle);
+    int failed = pthread_attr_init(&attr);
     if (failed)
         return err_set(e, E_MEMORY, "threads for experts: %s", strerror(failed));
     if (pthread_attr_getstacksize(&attr, &have) || have < STACK_BYTES)

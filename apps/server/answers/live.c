@@ -374,12 +374,8 @@ static void *ring_on(void *arg)
 
 status ringer_start(ringer *r, err *e)
 {
-    if (pthread_mutex_init(&r->lock, NULL))
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    if (pthread_cond_init(&r->go, NULL)) {
-        pthread_mutex_destroy(&r->lock);
-        return err_set(e, E_MEMORY, "cannot make a condition variable");
-    }
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->go, NULL);
     if (pthread_create(&r->thread, NULL, ring_on, r)) {
         pthread_cond_destroy(&r->go);
         pthread_mutex_destroy(&r->lock);

@@ -15,30 +15,18 @@ enum {
     SLEEP_MAX_MS = 1000 /* of a server without work and watchdog */
 };
 
-status passes_init(passes *p, err *e)
+void passes_init(passes *p)
 {
-    if (pthread_mutex_init(&p->lock, NULL))
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    bool work = !clock_cond_init(&p->work), gone = !clock_cond_init(&p->gone);
-    p->ready = work && gone;
-    if (p->ready)
-        return OK;
-    if (work)
-        pthread_cond_destroy(&p->work);
-    if (gone)
-        pthread_cond_destroy(&p->gone);
-    pthread_mutex_destroy(&p->lock);
-    return err_set(e, E_MEMORY, "cannot make a condition variable");
+    pthread_mutex_init(&p->lock, NULL);
+    clock_cond_init(&p->work);
+    clock_cond_init(&p->gone);
 }
 
 void passes_free(passes *p)
 {
-    if (!p->ready)
-        return;
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->gone);
     pthread_mutex_destroy(&p->lock);
-    *p = (passes){0};
 }
 
 void passes_wake(server *s)

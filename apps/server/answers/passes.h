@@ -25,12 +25,11 @@ typedef struct passes {
     struct served *at[PASSES_MAX];
     int32_t n;
     bool woken, ended;
-    bool ready; /* the lock is made */
     atomic_ullong
         busy_us; /* microseconds of turns with work: their passes and the time between passes */
 } passes;
 
-status passes_init(passes *p, err *e);
+void passes_init(passes *p);
 void passes_free(passes *p);
 /* Runs passes until the server drains and its requests are answered or --drain seconds are over.
  */

@@ -50,21 +50,12 @@ typedef struct follower {
 
 status recordings_open(recordings **out, err *e)
 {
-    recordings *s = mem_calloc(1, sizeof *s);
-    *out = NULL;
+    recordings *s = *out = mem_calloc(1, sizeof *s);
     if (!s)
         return err_memory(e, "recordings of streams", sizeof *s);
-    if (pthread_mutex_init(&s->lock, NULL)) {
-        mem_free(s);
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    }
-    if (!clock_cond_init(&s->changed)) {
-        *out = s;
-        return OK;
-    }
-    pthread_mutex_destroy(&s->lock);
-    mem_free(s);
-    return err_set(e, E_MEMORY, "cannot make a condition variable");
+    pthread_mutex_init(&s->lock, NULL);
+    clock_cond_init(&s->changed);
+    return OK;
 }
 
 /* The caller holds the lock, here and below. */

@@ -35,16 +35,11 @@ struct stored {
 
 status stored_open(stored **out, const stored_limits *lim, err *e)
 {
-    stored *s = mem_calloc(1, sizeof *s);
-    *out = NULL;
+    stored *s = *out = mem_calloc(1, sizeof *s);
     if (!s)
         return err_memory(e, "the stored responses", sizeof *s);
-    if (pthread_mutex_init(&s->lock, NULL)) {
-        mem_free(s);
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    }
+    pthread_mutex_init(&s->lock, NULL);
     s->lim = *lim;
-    *out = s;
     return OK;
 }
 

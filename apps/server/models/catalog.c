@@ -18,16 +18,6 @@ enum {
 
 /* ---- Opening ---- */
 
-static status open_lock(catalog *c, err *e)
-{
-    if (pthread_mutex_init(&c->lock, NULL))
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    if (!clock_cond_init(&c->changed))
-        return OK;
-    pthread_mutex_destroy(&c->lock);
-    return err_set(e, E_MEMORY, "cannot make a condition variable");
-}
-
 status catalog_open(catalog **out, server *s, err *e)
 {
     const serve_options *o = s->o;
@@ -37,10 +27,8 @@ status catalog_open(catalog **out, server *s, err *e)
     if (!c)
         return err_memory(e, "the models", sizeof *c);
     c->s = s;
-    if ((st = open_lock(c, e))) {
-        mem_free(c);
-        return st;
-    }
+    pthread_mutex_init(&c->lock, NULL);
+    clock_cond_init(&c->changed);
     if ((st = offers_read(c, e)))
         goto out;
     c->single = c->n == 1 && !c->moving;

@@ -33,21 +33,12 @@ typedef struct reader {
 
 status events_open(events **out, err *e)
 {
-    events *v = mem_calloc(1, sizeof *v);
-    *out = NULL;
+    events *v = *out = mem_calloc(1, sizeof *v);
     if (!v)
         return err_memory(e, "events", sizeof *v);
-    if (pthread_mutex_init(&v->lock, NULL)) {
-        mem_free(v);
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    }
-    if (!clock_cond_init(&v->changed)) {
-        *out = v;
-        return OK;
-    }
-    pthread_mutex_destroy(&v->lock);
-    mem_free(v);
-    return err_set(e, E_MEMORY, "cannot make a condition variable");
+    pthread_mutex_init(&v->lock, NULL);
+    clock_cond_init(&v->changed);
+    return OK;
 }
 
 void events_close(events *v)

@@ -42,22 +42,13 @@ struct pulls {
 
 status pulls_open(pulls **out, server *s, err *e)
 {
-    pulls *d = mem_calloc(1, sizeof *d);
-    *out = NULL;
+    pulls *d = *out = mem_calloc(1, sizeof *d);
     if (!d)
         return err_memory(e, "pulls", sizeof *d);
     d->s = s;
-    if (pthread_mutex_init(&d->lock, NULL)) {
-        mem_free(d);
-        return err_set(e, E_MEMORY, "cannot make a lock");
-    }
-    if (!clock_cond_init(&d->changed)) {
-        *out = d;
-        return OK;
-    }
-    pthread_mutex_destroy(&d->lock);
-    mem_free(d);
-    return err_set(e, E_MEMORY, "cannot make a condition variable");
+    pthread_mutex_init(&d->lock, NULL);
+    clock_cond_init(&d->changed);
+    return OK;
 }
 
 /* Takes a pull that is over off the list. Under the lock. */
