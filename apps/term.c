@@ -15,7 +15,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <langinfo.h>
 #include <locale.h>
 #include <poll.h>
 #include <signal.h>
@@ -43,12 +42,12 @@ enum {
 static bool tty[3], colour[3]; /* by file descriptor */
 static bool obeys;             /* stderr is a terminal that understands escape sequences */
 
-/* wcwidth and libedit need a locale of UTF-8, which is the encoding of all text here. */
+/* wcwidth and libedit need a locale of UTF-8, which is the encoding of all text here. The user's is
+ * for systems without C.UTF-8: in a Turkish one "IQ4_NL" is not "iq4_nl" for strcasecmp. */
 static void use_utf8(void)
 {
-    setlocale(LC_CTYPE, "");
-    if (strcmp(nl_langinfo(CODESET), "UTF-8"))
-        setlocale(LC_CTYPE, "C.UTF-8");
+    if (!setlocale(LC_CTYPE, "C.UTF-8"))
+        setlocale(LC_CTYPE, "");
 }
 
 void term_init(void)

@@ -15,7 +15,7 @@
 
 typedef enum term_style { TERM_PLAIN, TERM_DIM, TERM_BOLD, TERM_CYAN, TERM_RED } term_style;
 
-void term_init(void);                 /* call once; reads the locale, TERM and NO_COLOR */
+void term_init(void);                 /* call once; sets LC_CTYPE, reads TERM and NO_COLOR */
 int term_columns(FILE *f);            /* the width of the terminal on f; 0: unknown */
 bool term_is_tty(FILE *f);            /* f is stdout or stderr */
 void term_set(FILE *f, term_style s); /* does nothing where colours are off */

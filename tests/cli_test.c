@@ -9,6 +9,7 @@
 #include <glob.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Runs carat; checks the exit status and that stderr contains `says` (NULL: no check). */
@@ -478,6 +479,21 @@ TEST(cli_environment_pins_the_instruction_set)
     run_and_check(&(spawn_options){.env = "CARAT_ISA=mmx"}, 0, "cpu (portable", named);
     CHECK(!setenv("CARAT_ISA", "", 1)); /* an empty value counts as unset */
     run_and_check(NULL, 0, "cpu (", args);
+}
+
+/* In Turkish the capital of i is another letter than I. */
+TEST(cli_words_are_those_of_no_language)
+{
+    char line[400];
+    const char *dir = test_temp("locales");
+    CHECK(!mkdir(dir, 0700) && !setenv("LOCPATH", dir, 1));
+    snprintf(line, sizeof line, "localedef -i tr_TR -f UTF-8 '%s/tr_TR.UTF-8' >/dev/null 2>&1",
+             dir);
+    if (system(line))
+        test_skip("localedef cannot make a Turkish locale here");
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    run_and_check(&(spawn_options){.env = "LC_ALL=tr_TR.UTF-8"}, 0, NULL,
+                  ARGS("inspect", "--gpu", "24GIB", m));
 }
 
 TEST(cli_verbose_says_how_many_tokens_a_pass_has)
