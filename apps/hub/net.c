@@ -111,7 +111,11 @@ CURL *net_plain(const char *url)
     if (!c)
         return NULL;
     curl_easy_setopt(c, CURLOPT_URL, url);
+#if LIBCURL_VERSION_NUM >= 0x075500
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+#else /* before 7.85, as in Ubuntu 22.04 */
+    curl_easy_setopt(c, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     if (url_is_loopback(url)) /* another machine would ask itself, and see the token or key */
