@@ -392,6 +392,12 @@ void checkpoints_to_disk(checkpoint_store *s, kv_snapshot *k)
         disk_offer(s->disk, k);
 }
 
+void checkpoints_settle(checkpoint_store *s)
+{
+    if (s->disk)
+        disk_settle(s->disk);
+}
+
 void checkpoints_info(checkpoint_store *s, carat_cache_info *info)
 {
     *info = (carat_cache_info){.n_checkpoints = s->n, .checkpoint_bytes = bytes_of(s, NULL)};

@@ -80,6 +80,7 @@ bool checkpoints_on_disk_wanted(checkpoint_store *s, kv_way way, uint64_t pool, 
 /* k becomes a file and no checkpoint in memory, if the store has a directory. The store takes its
  * own reference. */
 void checkpoints_to_disk(checkpoint_store *s, kv_snapshot *k);
+void checkpoints_settle(checkpoint_store *s); /* waits for files that are being written */
 void checkpoints_info(checkpoint_store *s, carat_cache_info *info);
 
 #endif

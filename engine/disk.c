@@ -474,6 +474,7 @@ static void *writer(void *arg)
             write_one(d, h, k);
         pthread_mutex_lock(&d->lock);
         d->writing = NULL;
+        pthread_cond_broadcast(&d->changed);
         pthread_mutex_unlock(&d->lock);
         kv_snapshot_drop(k);
         pthread_mutex_lock(&d->lock);
@@ -630,6 +631,14 @@ kv_snapshot *disk_load(disk_store *d, kv_way way, uint64_t pool, const int32_t *
     }
     mem_free(own);
     return found;
+}
+
+void disk_settle(disk_store *d)
+{
+    pthread_mutex_lock(&d->lock);
+    while (d->n_queue || d->writing)
+        pthread_cond_wait(&d->changed, &d->lock);
+    pthread_mutex_unlock(&d->lock);
 }
 
 void disk_info(disk_store *d, carat_cache_info *info)

@@ -51,6 +51,8 @@ kv_snapshot *disk_load(disk_store *d, kv_way way, uint64_t pool, const int32_t *
 bool disk_wants(disk_store *d, kv_way way, uint64_t pool, const int32_t *ids, int64_t n);
 /* Queues k for writing, if it has enough tokens that no file has. Takes its own reference. */
 void disk_offer(disk_store *d, kv_snapshot *k);
+/* Waits until each queued snapshot is a file, or has failed. */
+void disk_settle(disk_store *d);
 void disk_info(disk_store *d, carat_cache_info *info);
 
 #endif

@@ -271,8 +271,10 @@ void carat_reset(carat_session *s)
 void carat_session_cache(const carat_session *s, carat_cache_info *info)
 {
     *info = (carat_cache_info){0};
-    if (s->b.store)
-        checkpoints_info(s->b.store, info);
+    if (!s->b.store)
+        return;
+    checkpoints_settle(s->b.store);
+    checkpoints_info(s->b.store, info);
 }
 
 /* ---- Snapshots -------------------------------------------------------------------------- */

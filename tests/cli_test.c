@@ -364,6 +364,19 @@ TEST(cli_a_limit_on_file_sizes_leaves_no_half_file)
     CHECK_EQ(glob(found, 0, NULL, &g), GLOB_NOMATCH);
 }
 
+TEST(cli_a_conversation_that_cannot_be_kept_is_said)
+{
+    char text[6000];
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 8192});
+    struct rlimit small = {.rlim_cur = 1000, .rlim_max = 1000};
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    CHECK(!setrlimit(RLIMIT_FSIZE, &small));
+    run_and_check(NULL, 0, "kept conversations: ",
+                  ARGS("run", "-m", m, "--device", "cpu", "--kv-cache-dir", test_temp("kept"), "-n",
+                       "1", text));
+}
+
 PLAIN_TEST(cli_a_bench_that_is_interrupted_ends_with_130)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});

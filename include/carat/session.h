@@ -115,7 +115,7 @@ typedef struct carat_cache_info {
     char last_error[256];        /* "": none */
 } carat_cache_info;
 
-/* Both fill *info. The thread of the session. */
+/* Both fill *info; the first waits for files that are being written. The thread of the session. */
 CARAT_API void carat_session_cache(const carat_session *s, carat_cache_info *info);
 CARAT_API void carat_session_get_pool(const carat_session *s, carat_pool_info *info);
 
