@@ -232,7 +232,7 @@ static status check_devices(experts_rig *r, const carat_session_options *so, err
         wrong += d->experts->n_wrong(d);
         sum.n_experts += info.n_experts;
         sum.n_slots += info.n_slots;
-        sum.n_layers += info.n_layers;
+        sum.n_layers = info.n_layers + (r->split ? 0 : sum.n_layers); /* each rank has all */
         sum.n_hits += info.n_hits;
         sum.n_swaps += info.n_swaps;
         sum.host_bytes += info.host_bytes;
