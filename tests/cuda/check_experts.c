@@ -11,6 +11,7 @@
 #include "engine/engine_int.h"
 #include "tests/fidelity_model.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -583,7 +584,10 @@ static void check_failing_ranks(rig *g)
         const status st = carat_model_open(path, &o, &m, &e);
         hit = mem_fail_hit();
         mem_fail_after(-1);
-        wrong += hit ? st != E_MEMORY || m != NULL : st != OK;
+        const bool is_wrong = hit ? st != E_MEMORY || m != NULL : st != OK;
+        if (is_wrong)
+            printf("allocation %" PRId64 "%s: status %d, %s\n", n, hit ? " fails" : "", st, e.text);
+        wrong += is_wrong;
         n_failed += hit;
         carat_model_close(m);
     }
