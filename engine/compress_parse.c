@@ -2,6 +2,7 @@
  *
  * A file of its own: readers of requests need it without a model.
  */
+#include "base/decimal.h"
 #include "base/err.h"
 #include "carat.h"
 
@@ -17,7 +18,7 @@ carat_status carat_compress_parse(const char *text, carat_compress_options *opt,
         *opt = (carat_compress_options){0};
         return OK;
     }
-    double v = strtod(number, &end);
+    double v = decimal_read(number, &end);
     bool good = end != number && strspn(number, "0123456789.") == (size_t)(end - number);
     if (from && good && (*end == 'k' || *end == 'K')) {
         v *= 1024;

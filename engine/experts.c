@@ -6,6 +6,7 @@
 #include "engine/expert_place.h"
 #include "engine/stages.h"
 #include "backend/experts.h"
+#include "base/decimal.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -73,7 +74,7 @@ static double read_number(const char *text, bool *percent)
     char *end = NULL;
     bool digit = text[0] >= '0' && text[0] <= '9' &&
                  strspn(text, "0123456789.%") == strlen(text); /* strtod reads 0x1 and 1e3 too */
-    double v = digit ? strtod(text, &end) : -1;
+    double v = digit ? decimal_read(text, &end) : -1;
     *percent = digit && !strcmp(end, "%");
     return !digit || (*end && !*percent) ? -1 : *percent ? v / 100 : v;
 }

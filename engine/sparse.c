@@ -1,6 +1,7 @@
 /* sparse.c - attention that leaves keys out: options as texts, settings as keys, the account. */
 #include "engine/sparse.h"
 #include "engine/batch_int.h"
+#include "base/decimal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,7 +112,7 @@ static bool number_after(const char *text, const char *word, double *x)
     char *end;
     if (strncmp(text, word, n) || text[n] != ':' || !text[n + 1])
         return false;
-    double v = strtod(text + n + 1, &end);
+    double v = decimal_read(text + n + 1, &end);
     if (end == text + n + 1)
         return false;
     if ((*end == 'k' || *end == 'K') && !end[1]) { /* as in every number of the command line */

@@ -17,6 +17,7 @@
  */
 #include "engine/stages.h"
 #include "engine/experts.h"
+#include "base/decimal.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -36,7 +37,7 @@ status stages_read_split(carat_model *m, const char *text, err *e)
     const char *at = text;
     for (char *end; n < m->n_stages; at = end + 1) {
         size_t len = strspn(at, "0123456789."); /* no 0x1, no 1e9 */
-        double v = *at >= '0' && *at <= '9' ? strtod(at, &end) : 0;
+        double v = *at >= '0' && *at <= '9' ? decimal_read(at, &end) : 0;
         if (!(v > 0 && v <= 1e6) || end != at + len || *end != (n == m->n_stages - 1 ? 0 : ','))
             break;
         m->split[n++] = v;

@@ -6,10 +6,10 @@
  */
 #include "text/jtree.h"
 #include "text/lower.h"
+#include "base/decimal.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -570,25 +570,11 @@ bool jtree_put_python_number(str *out, const jtree *v)
         str_puts(out, strcmp(v->s, "-0") ? v->s : "0");
         return true;
     }
-    /* strtod and printf follow the caller's locale; JSON does not. */
     char text[64], digits[40];
-    const char *point = localeconv()->decimal_point;
-    const char *dot = strchr(v->s, '.');
-    char *copy = NULL, *end;
-    double d;
-    if (dot && strcmp(point, ".")) {
-        size_t n = v->n + strlen(point) + 1;
-        if (!(copy = mem_alloc(n))) {
-            out->bad = true;
-            return true;
-        }
-        snprintf(copy, n, "%.*s%s%s", (int)(dot - v->s), v->s, point, dot + 1);
-    }
-    d = strtod(copy ? copy : v->s, &end);
-    mem_free(copy);
+    const double d = decimal_read(v->s, NULL);
     if (!isfinite(d))
         return false;
-    /* The shortest digits that read back as d: d.ddddde[+-]xx. */
+    /* The shortest digits that read back as d: d.ddddde[+-]xx, with a point or a comma. */
     for (int precision = 0; precision < 18; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, d);
         if (strtod(text, NULL) == d)
