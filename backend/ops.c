@@ -233,6 +233,35 @@ mat op_add(pass *p, mat a, mat b)
     return a;
 }
 
+static bool fits_sum(const ordered_sum *s, mat m)
+{
+    return same_shape(m, s->y[0]) && m.heads == 1 && m.stride == m.cols && !mat_copied(m);
+}
+
+void op_ordered_sum(pass *p, const ordered_sum *s)
+{
+    const device_ops *op = p->dev->op;
+    const int32_t n = s->n_v;
+    const mat y = s->y[0], *v = s->v;
+    bool fits = s->n_y > 0 && s->n_y <= (op->ordered_sum ? RANKS_MAX : 1) && n > 1 &&
+                n <= RANKS_MAX;
+    for (int32_t i = 0; i < n && fits; i++)
+        fits = fits_sum(s, v[i]);
+    for (int32_t i = 0; i < s->n_y && fits; i++)
+        fits = fits_sum(s, s->y[i]);
+    if (!pass_shapes(p, "ordered sum", fits) || y.rows == 0)
+        return;
+    if (op->ordered_sum) {
+        op->ordered_sum(p, s);
+        return;
+    }
+    if (n > 2) /* y may be one of v: it is written last */
+        op->add(p, v[n - 1], v[n - 2], v[n - 1]);
+    if (n > 3)
+        op->add(p, v[0], v[0], v[1]);
+    op->add(p, y, v[0], v[n - 1]);
+}
+
 mat op_scale(pass *p, mat x, float c, const weight *w)
 {
     if (pass_shapes(p, "scale", is_vector(w, 1) && !mat_copied(x)))
@@ -491,7 +520,8 @@ static mat carried(pass *p, int32_t from, mat x)
     if (!pass_shapes(p, "cross", x.stride == mat_width(x)))
         return (mat){0};
     mat y = pass_mat(p, x.rows, x.heads, x.cols);
-    pass_carry(p, from, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at, false);
+    pass_carry(p, from, y.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at,
+               SEND_BEHIND_BOTH);
     return y;
 }
 
@@ -505,7 +535,8 @@ static mat carried_by_turns(pass *p, int32_t from, mat x, bool early)
     for (int i = 0; i < 2; i++)
         y[i] = pass_mat(p, x.rows, x.heads, x.cols);
     mat to = y[p->side[p->here].turn];
-    pass_carry(p, from, to.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at, early);
+    pass_carry(p, from, to.at, x.at, (size_t)x.rows * (size_t)x.stride * sizeof *x.at,
+               early ? SEND_EARLY : SEND_BEHIND_BOTH);
     return to;
 }
 
@@ -540,8 +571,8 @@ visit op_visit(pass *p, int32_t side, mat *x, routing *r)
     size_t n = (size_t)there.rows * (size_t)there.k;
     r->id = pass_temp(p, n * sizeof *r->id);
     r->weight = pass_temp(p, n * sizeof *r->weight);
-    pass_carry(p, v.from, r->id, there.id, n * sizeof *r->id, false);
-    pass_carry(p, v.from, r->weight, there.weight, n * sizeof *r->weight, false);
+    pass_carry(p, v.from, r->id, there.id, n * sizeof *r->id, SEND_BEHIND_BOTH);
+    pass_carry(p, v.from, r->weight, there.weight, n * sizeof *r->weight, SEND_BEHIND_BOTH);
     return v;
 }
 

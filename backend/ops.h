@@ -229,6 +229,14 @@ static inline size_t rank_inbox_bytes(int32_t n_ranks, int32_t cols)
     return (size_t)(n_ranks - 1) * 2 * RANK_SUM_ROWS * (size_t)cols * 8;
 }
 
+/* A sum in the order of a tensor split, v0 + (v1 + v2) of three and (v0 + v1) + (v2 + v3) of four,
+ * into every y. All have one shape, one head, and rows side by side (stride == cols). A y may be
+ * one of v. With several y, some of them and of v are memory of devices that d reaches. */
+typedef struct ordered_sum {
+    int32_t n_y, n_v; /* n_y: 1 to RANKS_MAX; n_v: 2 to RANKS_MAX */
+    mat y[RANKS_MAX], v[RANKS_MAX];
+} ordered_sum;
+
 /* What is written is a mat, or the address of one that gets a copy (mat.copies) where
  * the device makes one. x of products gets the copy that they make of it. */
 typedef struct device_ops {
@@ -248,6 +256,8 @@ typedef struct device_ops {
                             int32_t n_tiles);
     /* See rank_sum. y: [rows, cols]. Optional: a device with open_inbox has it. */
     void (*sum_ranks)(pass *p, mat y, const rank_sum *s);
+    /* See op_ordered_sum. Optional: a device with line_up has it. */
+    void (*ordered_sum)(pass *p, const ordered_sum *s);
     /* See op_matmul_gate; of one row. g: x W'. Optional. */
     void (*matmul_gate)(pass *p, mat y, mat g, mat x, const weight *w, mat b, act_kind act);
     /* y = act(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
@@ -438,14 +448,17 @@ struct device {
      * caller's memory is its own again. */
     void (*upload)(device *d, void *to, const void *from, size_t n_bytes);
     void (*download)(device *d, void *to, const void *from, size_t n_bytes);
-    /* Copies to memory of another device of this kind: after what both have been given so far,
-     * before what they are given later. early: the other's last pass does not use `to`, so the copy
-     * does not wait for the end of that pass. Not waited for. NULL: copies go through the host. */
-    void (*send)(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early);
+    /* Copies to memory of another device of this kind. Not waited for. NULL: copies go through the
+     * host. */
+    void (*send)(device *d, device *other, void *to, const void *at, size_t n_bytes,
+                 send_order order);
     /* What d is given later begins when what `before` has been given so far has ended. NULL as
      * send.
      */
     void (*follow)(device *d, device *before);
+    /* What each of n devices of this kind is given later begins when what all have been given so
+     * far has ended. NULL as send. */
+    void (*line_up)(device *const *d, int32_t n);
     /* Do ops of d read memory of `other`, of its kind, where it is? The caller orders both. NULL:
      * no. */
     bool (*reaches)(device *d, const device *other);
@@ -632,6 +645,9 @@ mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
 /* x, at least low and at most high. */
 mat op_clamp(pass *p, mat x, float low, float high);
 mat op_clamp_inplace(pass *p, mat x, float low, float high); /* returns x */
+/* See ordered_sum. A device without that op adds two at a time: with one y, and the values of v are
+ * gone. */
+void op_ordered_sum(pass *p, const ordered_sum *s);
 /* The mean of every n rows that follow each other. From here on the pass has the wanted rows, which
  * are so many. */
 mat op_pool(pass *p, mat x, int32_t n);

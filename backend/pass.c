@@ -211,7 +211,7 @@ bool pass_shapes(pass *p, const char *op, bool ok)
 
 enum { CARRY_BYTES = 16384 }; /* the staging buffer between two devices */
 
-void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes, bool early)
+void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes, send_order order)
 {
     device *d = p->dev, *src = p->side[from].dev;
     char piece[CARRY_BYTES];
@@ -220,7 +220,7 @@ void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes,
     if (p->dry || p->side[from].replayed || pass_failed(p)) /* a recording has the copy too */
         return;
     if (src->send && src->kind == d->kind) {
-        src->send(src, d, to, at, n_bytes, early);
+        src->send(src, d, to, at, n_bytes, order);
         if (src->failed) /* the receiver would wait for a copy that never comes */
             src->failed(src, &p->e);
         return;
@@ -247,7 +247,7 @@ static void carry_tap(pass *p, int32_t side, mat to, mat x)
     pass_turn(p, side);
     for (int32_t r = 0; r < x.rows; r++)
         pass_carry(p, from, mat_row(to, r), mat_row(x, r), (size_t)mat_width(x) * sizeof *x.at,
-                   false);
+                   SEND_BEHIND_BOTH);
     if (!pass_failed(p)) /* then the pass has not turned */
         pass_turn(p, from);
 }

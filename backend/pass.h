@@ -165,6 +165,13 @@ typedef struct pass {
     err e;
 } pass;
 
+/* What a copy to another device waits for. */
+typedef enum send_order {
+    SEND_BEHIND_BOTH, /* what both have been given so far; both wait for its end */
+    SEND_EARLY,       /* the same, but the other's last pass does not use `to`: not for its end */
+    SEND_UNORDERED    /* the caller orders it, by device.line_up before and behind */
+} send_order;
+
 /* Begins a pass over the rows of st, which it borrows, with dev as its main side. scratch: memory
  * of dev that the pass may use until it ends; NULL: a dry pass, which only counts what it would
  * use. */
@@ -188,9 +195,8 @@ mat pass_last_ranks(pass *p, mat y);
 void pass_line_up_ranks(pass *p);
 /* Moves the pass to that side; copies nothing. */
 void pass_turn(pass *p, int32_t side);
-/* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. early: as in
- * device.send. */
-void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes, bool early);
+/* Copies n_bytes from memory of side `from` to memory of the side that the pass is on. */
+void pass_carry(pass *p, int32_t from, void *to, const void *at, size_t n_bytes, send_order order);
 static inline bool pass_failed(const pass *p)
 {
     return p->e.status != OK;

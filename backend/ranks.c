@@ -11,14 +11,18 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* What a rank gives to the others at a meeting, and where it wants theirs; NULL: nothing. waits:
- * there are no copies. What each rank is given later comes after what all were given so far. */
+/* What a rank gives to the others at a meeting, and what it wants of them. The same of all ranks:
+ * waits, and whether there are copies. */
 typedef struct rank_post {
-    const void *mine;
-    void *to[RANKS_MAX];
-    size_t n_bytes; /* the same of all ranks */
-    bool waits;
-    const void *of[RANKS_MAX]; /* of the ranks, filled in: what they give */
+    bool waits; /* what each rank is given later comes after what all were given so far */
+    float *mine[2], *of[RANKS_MAX][2]; /* memory for the others' ops; of the ranks, filled in */
+    /* Copies, with each rank: what it is given, and where n_bytes of what it gives come to lie.
+     * NULL: nothing. Each rank's later work waits for all of them. */
+    struct rank_copy {
+        const void *give;
+        void *to;
+        size_t n_bytes;
+    } with[RANKS_MAX];
 } rank_post;
 
 typedef struct rank_thread {
@@ -103,7 +107,7 @@ bool ranks_read_each_other(device *const *dev, int32_t n)
     bool all = true;
     for (int32_t i = 0; i < n && all; i++)
         for (int32_t k = 0; k < n && all; k++)
-            all = i == k || (dev[i]->follow && dev[i]->reaches && dev[i]->reaches(dev[i], dev[k]));
+            all = i == k || (dev[i]->line_up && dev[i]->reaches && dev[i]->reaches(dev[i], dev[k]));
     return all;
 }
 
@@ -128,26 +132,44 @@ void ranks_run(ranks *r, pass *of, ranks_fn *fn, void *arg)
 
 /* ---- Meetings ------------------------------------------------------------------------------- */
 
-static void copy_posted(ranks *r, int32_t to, bool all, const pass *failed)
+static bool copies_any(const ranks *r)
 {
-    pass *p = &r->of[to];
-    const rank_post *mine = r->post[to];
-    if (pass_failed(p))
-        return;
-    if (failed)
-        err_set(&p->e, failed->e.status, "%s", failed->e.text);
-    else if (!all)
-        err_set(&p->e, E_ARG, "layer %d: the ranks of a model do not do the same", p->il);
-    for (int32_t from = 0; !pass_failed(p) && from < r->n; from++)
-        if (from != to && mine->to[from] && r->post[from]->mine && !mine->waits)
-            pass_carry(p, from, mine->to[from], r->post[from]->mine, mine->n_bytes, false);
-    for (int32_t from = 0; !pass_failed(p) && from < r->n; from++)
-        if (mine->waits && from != to)
-            p->dev->follow(p->dev, r->of[from].dev);
+    bool any = false;
+    for (int32_t i = 0; i < r->n; i++)
+        for (int32_t k = 0; k < r->n; k++)
+            any = any || r->post[i]->with[k].to;
+    return any;
 }
 
-/* Ends a round. If every rank has met, it copies what they posted. Otherwise it fails their passes.
- */
+/* What all are given later comes after what all were given so far. False: devices that compute at
+ * once are among them. */
+static bool line_up(ranks *r)
+{
+    for (int32_t i = 0; i < r->n; i++)
+        if (!r->dev[i]->line_up)
+            return false;
+    r->dev[0]->line_up(r->dev, r->n);
+    return true;
+}
+
+/* Copies are between two waits of all for all. A wait for each copy would let the two directions of
+ * a link go one after the other. */
+static void exchange(ranks *r)
+{
+    const bool copies = copies_any(r), waits = copies || r->post[0]->waits,
+               lined = waits && line_up(r);
+    for (int32_t to = 0; to < r->n && copies; to++)
+        for (int32_t from = 0; from < r->n; from++) {
+            const struct rank_copy *c = &r->post[to]->with[from];
+            if (c->to && c->n_bytes)
+                pass_carry(&r->of[to], from, c->to, r->post[from]->with[to].give, c->n_bytes,
+                           lined ? SEND_UNORDERED : SEND_BEHIND_BOTH);
+        }
+    if (copies && lined)
+        line_up(r);
+}
+
+/* Ends a round. If every rank has met, they get what was posted. Otherwise their passes fail. */
 static void end_round(ranks *r)
 {
     const pass *failed = NULL;
@@ -158,20 +180,22 @@ static void end_round(ranks *r)
     }
     for (int32_t i = 0; i < r->n && all; i++)
         for (int32_t k = 0; k < r->n; k++) /* posts are gone when their ranks go on */
-            r->post[i]->of[k] = r->post[k]->mine;
-    for (int32_t i = 0; i < r->n; i++)
-        if (r->met[i])
-            copy_posted(r, i, all, failed);
-    for (int32_t i = 0; i < r->n; i++)
+            memcpy(r->post[i]->of[k], r->post[k]->mine, sizeof r->post[k]->mine);
+    if (all && !failed)
+        exchange(r);
+    for (int32_t i = 0; i < r->n; i++) {
+        pass *p = &r->of[i];
+        if (r->met[i] && !pass_failed(p) && failed)
+            err_set(&p->e, failed->e.status, "%s", failed->e.text);
+        else if (r->met[i] && !pass_failed(p) && !all)
+            err_set(&p->e, E_ARG, "layer %d: the ranks of a model do not do the same", p->il);
         r->met[i] = false;
+    }
 }
 
-/* n_from: how many ranks give something to this one. */
-static void meet(pass *p, rank_post *post, int32_t n_from)
+static void meet(pass *p, rank_post *post)
 {
     ranks *r = p->ranks;
-    if (p->plans)
-        p->side[p->here].crossed += post->n_bytes * (uint64_t)n_from;
     if (p->dry)
         return;
     const int32_t rank = p->rank;
@@ -192,16 +216,30 @@ static void meet(pass *p, rank_post *post, int32_t n_from)
 
 /* ---- Ops ------------------------------------------------------------------------------------ */
 
+static size_t mat_bytes(mat y)
+{
+    return (size_t)y.rows * (size_t)y.stride * sizeof *y.at;
+}
+
+static void count_crossing(pass *p, size_t n_bytes)
+{
+    if (p->plans)
+        p->side[p->here].crossed += n_bytes;
+}
+
 void ranks_spread(pass *p, mat y)
 {
-    rank_post post = {.n_bytes = (size_t)y.rows * (size_t)y.stride * sizeof *y.at};
+    const size_t n = mat_bytes(y);
+    rank_post post = {0};
     if (p->n_ranks < 2)
         return;
-    if (p->rank)
-        post.to[0] = y.at;
-    else
-        post.mine = y.at;
-    meet(p, &post, p->rank > 0);
+    for (int32_t i = 1; i < p->n_ranks && !p->rank; i++)
+        post.with[i].give = y.at;
+    if (p->rank) {
+        post.with[0] = (struct rank_copy){.to = y.at, .n_bytes = n};
+        count_crossing(p, n);
+    }
+    meet(p, &post);
 }
 
 /* A product whose inputs are cut. r NULL: of a matrix; else of experts. */
@@ -283,60 +321,90 @@ static void products(pass *p, const cut_product *c, mat *part)
         part[i] = product(p, c, i);
 }
 
-/* y = a + b */
-static void add(pass *p, mat y, mat a, mat b)
+/* y = the sum of n, in order. Values of v may be gone. */
+static void sum(pass *p, mat y, const mat *v, int32_t n)
 {
-    if (!pass_failed(p))
-        p->dev->op->add(p, y, a, b);
+    ordered_sum s = {.n_y = 1, .n_v = n, .y = {y}};
+    memcpy(s.v, v, (size_t)n * sizeof *v);
+    op_ordered_sum(p, &s);
 }
 
-/* The sum of a rank's parts: of one itself; else y, or y and part[2], get it. */
-static mat sum_of_parts(pass *p, mat y, const mat *part, int32_t n)
+/* The rows of a sum that rank `of` adds up and gives to all. So a rank is sent the sums of some
+ * rows by all others, and the results of all other rows: with four ranks 1.5 times its size. Whole
+ * sums of the others would be 3 times its size. */
+static mat slice_of(const pass *p, mat y, int32_t of)
 {
-    if (n == 1)
-        return part[0];
-    add(p, y, part[0], part[1]);
-    if (n == 4) {
-        add(p, part[2], part[2], part[3]);
-        add(p, y, y, part[2]);
-    }
-    return y;
+    const int32_t begin = (int32_t)((int64_t)y.rows * of / p->n_ranks),
+                  end = (int32_t)((int64_t)y.rows * (of + 1) / p->n_ranks);
+    return mat_rows(y, begin, end - begin);
 }
 
-/* y = (s0 + s1) + (s2 + s3). of: the ranks' sums, in their order. Of three ranks the first has s0 +
- * s1 already. room: of one sum. */
-static void add_sums(pass *p, mat y, mat room, const mat *of)
-{
-    if (p->n_ranks == 4)
-        add(p, y, of[0], of[1]);
-    if (p->n_ranks > 2)
-        add(p, room, of[p->n_ranks - 2], of[p->n_ranks - 1]);
-    add(p, y, p->n_ranks == 4 ? y : of[0], p->n_ranks == 2 ? of[1] : room);
-}
-
-static size_t sum_bytes(mat y)
-{
-    return (size_t)y.rows * (size_t)y.stride * sizeof *y.at;
-}
-
-/* Ranks that read each other's memory add up what lies there, and go on when all have done so.
- * Others copy it first. */
+/* Each rank's op reads and writes the others' memory. The parts of a rank's own slice need no sum
+ * of their own. Of two ranks they come last: v0 + (v1 + v2) has the bits of (v1 + v2) + v0. */
 static void sum_where_it_is(pass *p, mat y, const mat *part, int32_t n_parts)
 {
-    const bool direct = p->ranks && p->ranks->direct;
-    mat own = sum_of_parts(p, pass_mat(p, y.rows, 1, y.cols), part, n_parts);
-    mat room = pass_mat(p, y.rows, 1, y.cols), of[RANKS_MAX] = {{0}};
-    rank_post post = {.mine = own.at, .n_bytes = sum_bytes(y), .waits = direct};
-    for (int32_t i = 0; i < p->n_ranks; i++) {
-        of[i] = i == p->rank ? own : pass_mat(p, y.rows, 1, y.cols);
-        post.to[i] = i == p->rank ? NULL : of[i].at;
+    const int32_t first = p->n_ranks == 2 ? !p->rank : 0;
+    rank_post post = {.waits = true, .mine = {part[0].at, y.at}};
+    ordered_sum s = {.n_y = p->n_ranks};
+    for (int32_t i = 0; i < p->n_ranks && n_parts > 1; i++) {
+        const mat v[] = {slice_of(p, part[0], i), slice_of(p, part[1], i)};
+        if (i != p->rank)
+            sum(p, v[0], v, 2);
     }
-    meet(p, &post, p->n_ranks - 1);
-    for (int32_t i = 0; i < p->n_ranks && direct; i++)
-        of[i].at = (float *)post.of[i];
-    add_sums(p, y, room, of);
-    if (direct)
-        meet(p, &(rank_post){.waits = true}, 0);
+    meet(p, &post);
+    for (int32_t k = 0; k < p->n_ranks; k++) {
+        const int32_t i = (first + k) % p->n_ranks;
+        mat from = part[0], to = y;
+        from.at = post.of[i][0];
+        to.at = post.of[i][1];
+        s.y[i] = slice_of(p, to, p->rank);
+        if (i != p->rank)
+            s.v[s.n_v++] = slice_of(p, from, p->rank);
+        for (int32_t j = 0; j < n_parts && i == p->rank; j++)
+            s.v[s.n_v++] = slice_of(p, part[j], i);
+    }
+    op_ordered_sum(p, &s);
+    meet(p, &(rank_post){.waits = true});
+}
+
+/* room: of the other ranks' sums of this rank's slice. */
+static void sum_by_copies(pass *p, mat y, const mat *part, int32_t n_parts, mat room)
+{
+    const mat mine = slice_of(p, y, p->rank);
+    rank_post there = {0}, back = {0};
+    mat v[RANKS_MAX];
+    if (n_parts > 1)
+        sum(p, part[0], part, n_parts);
+    for (int32_t i = 0, n = 0; i < p->n_ranks; i++) {
+        const mat given = slice_of(p, part[0], i), result = slice_of(p, y, i);
+        v[i] = i == p->rank ? given : mat_rows(room, n++ * mine.rows, mine.rows);
+        if (i == p->rank)
+            continue;
+        there.with[i] = (struct rank_copy){given.at, v[i].at, mat_bytes(mine)};
+        back.with[i] = (struct rank_copy){mine.at, result.at, mat_bytes(result)};
+    }
+    meet(p, &there);
+    sum(p, mine, v, p->n_ranks);
+    meet(p, &back);
+}
+
+/* A second part has room for the other ranks' sums when it has been added to the first. */
+static void sum_by_slices(pass *p, mat y, const mat *part, int32_t n_parts)
+{
+    const int32_t n = (p->n_ranks - 1) * slice_of(p, y, p->rank).rows;
+    const mat room = n_parts > 1 ? part[1] : pass_mat(p, n, 1, y.cols);
+    if (p->ranks && p->ranks->direct)
+        sum_where_it_is(p, y, part, n_parts);
+    else
+        sum_by_copies(p, y, part, n_parts, room);
+}
+
+/* What comes to a rank: whole sums to inboxes, or slices and results. */
+static size_t crossing_of(const pass *p, mat y)
+{
+    const size_t all = mat_bytes(y), mine = mat_bytes(slice_of(p, y, p->rank)),
+                 others = (size_t)p->n_ranks - 1;
+    return y.rows <= RANK_SUM_ROWS ? others * all : others * mine + all - mine;
 }
 
 _Static_assert(sizeof((pass *)NULL)->waiting.part / sizeof(mat) == RANKS_MAX, "a part of each");
@@ -368,7 +436,7 @@ static void sum_by_inboxes(pass *p, mat y, const mat *part, int32_t n_parts, mat
     memcpy(s.inbox, r->inbox, sizeof s.inbox);
     if (!pass_failed(p))
         p->dev->op->sum_ranks(p, y, &s);
-    meet(p, &(rank_post){.n_bytes = sum_bytes(y), .waits = !r->apart}, p->n_ranks - 1);
+    meet(p, &(rank_post){.waits = !r->apart});
     if (s.takes || pass_failed(p))
         return;
     s.sends = false;
@@ -380,14 +448,18 @@ static void sum_by_inboxes(pass *p, mat y, const mat *part, int32_t n_parts, mat
 static mat sum_of_all(pass *p, mat y, const mat *part, int32_t n_parts, mat more)
 {
     const bool by_inboxes = p->n_ranks > 1 && has_room(p, y);
+    if (p->n_ranks > 1)
+        count_crossing(p, crossing_of(p, y));
     if (by_inboxes)
         sum_by_inboxes(p, y, part, n_parts, more);
     else if (p->n_ranks > 1)
-        sum_where_it_is(p, y, part, n_parts);
+        sum_by_slices(p, y, part, n_parts);
+    else if (n_parts > 1)
+        sum(p, y, part, n_parts);
     else
-        y = sum_of_parts(p, y, part, n_parts);
+        y = part[0];
     if (more.at && !by_inboxes)
-        add(p, y, y, more);
+        sum(p, y, (mat[]){y, more}, 2);
     return y;
 }
 

@@ -32,8 +32,8 @@ static double seconds_of(device *a, device *b, void *at_a, void *at_b, size_t n_
             b->wait(b);
             start = clock_ms();
         }
-        a->send(a, b, at_b, at_a, n_bytes, false);
-        b->send(b, a, at_a, at_b, n_bytes, false);
+        a->send(a, b, at_b, at_a, n_bytes, SEND_BEHIND_BOTH);
+        b->send(b, a, at_a, at_b, n_bytes, SEND_BEHIND_BOTH);
     }
     a->wait(a);
     b->wait(b);

@@ -612,6 +612,7 @@ cuda_device *cuda_new_device(void)
         .download = cuda_download,
         .send = cuda_send,
         .follow = cuda_follow,
+        .line_up = cuda_line_up,
         .reaches = cuda_reaches,
         .open_inbox = cuda_open_inbox,
         .close_inbox = cuda_close_inbox,

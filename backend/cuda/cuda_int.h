@@ -320,7 +320,9 @@ bool cuda_reaches(device *d, const device *other);
 void *cuda_open_inbox(device *d, size_t n_bytes, bool reached);
 void cuda_close_inbox(device *d, void *at, size_t n_bytes, bool reached);
 void cuda_follow(device *d, device *before);
-void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early);
+void cuda_line_up(device *const *d, int32_t n);
+void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes,
+               send_order order);
 void cuda_take_turn(cuda_device *c, pass *p); /* of the side that p was given last; in `begin` */
 
 /* kernels.c */

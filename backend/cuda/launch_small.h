@@ -36,6 +36,14 @@ typedef struct rank_sum_args {
     bool sends, takes;
 } rank_sum_args;
 void cu_rank_sum(cudaStream_t s, rank_sum_args a);
+/* ordered_sum of ops.h, of n floats each. */
+typedef struct ordered_sum_args {
+    float *y[SUM_RANKS];
+    const float *v[SUM_RANKS];
+    int32_t n_y, n_v;
+    size_t n;
+} ordered_sum_args;
+void cu_ordered_sum(cudaStream_t s, ordered_sum_args a);
 void cu_bias(cudaStream_t s, dev_mat y, const float *bias); /* y[r, i] += bias[i] */
 void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w);
 void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *row);

@@ -155,6 +155,18 @@ static void c_sum_ranks(pass *p, mat y, const rank_sum *s)
     CUDA_OP(p, "rank sum", y, cu_rank_sum(c->stream, a));
 }
 
+static void c_ordered_sum(pass *p, const ordered_sum *s)
+{
+    const mat y = s->y[0];
+    ordered_sum_args a = {
+        .n_y = s->n_y, .n_v = s->n_v, .n = (size_t)y.rows * (size_t)y.stride};
+    for (int32_t i = 0; i < s->n_y; i++)
+        a.y[i] = s->y[i].at;
+    for (int32_t i = 0; i < s->n_v; i++)
+        a.v[i] = s->v[i].at;
+    CUDA_OP(p, "ordered sum", y, cu_ordered_sum(cuda_of(p)->stream, a));
+}
+
 static void c_scale(pass *p, mat x, float k, const weight *w)
 {
     const float *v = cuda_vector(p, w);
@@ -577,6 +589,7 @@ const device_ops cuda_ops = {
     .watch_pages = cuda_watch_pages,
     .add = c_add,
     .sum_ranks = c_sum_ranks,
+    .ordered_sum = c_ordered_sum,
     .matmul_segments = c_matmul_segments,
     .moe_down_segments = cuda_moe_down_segments,
     .scale = c_scale,

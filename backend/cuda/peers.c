@@ -70,12 +70,17 @@ static void follow_last_but_one(cuda_device *c, const cuda_device *other)
 
 /* In a recording the event is an edge of the graph. A stream that waits for one joins the
  * recording (graph.c). */
-void cuda_follow(device *d, device *before)
+static cudaEvent_t event_of(const cuda_device *c)
 {
-    cuda_device *c = d->self, *b = before->self;
-    cudaEvent_t at = b->recording ? b->edge : b->here;
-    if (!cuda_ok(b, NULL, cudaEventRecord(at, b->stream), "ordering devices") ||
-        !cuda_ok(c, NULL, cudaStreamWaitEvent(c->stream, at, 0), "ordering devices") ||
+    return c->recording ? c->edge : c->here;
+}
+static bool record_end(cuda_device *b)
+{
+    return cuda_ok(b, NULL, cudaEventRecord(event_of(b), b->stream), "ordering devices");
+}
+static void await_end(cuda_device *c, cuda_device *b)
+{
+    if (!cuda_ok(c, NULL, cudaStreamWaitEvent(c->stream, event_of(b), 0), "ordering devices") ||
         !b->recording)
         return;
     cuda_join(c, b);
@@ -83,23 +88,43 @@ void cuda_follow(device *d, device *before)
     c->after_edge = true;
 }
 
+void cuda_follow(device *d, device *before)
+{
+    if (record_end(before->self))
+        await_end(d->self, before->self);
+}
+
+/* All ends are recorded before the first stream waits. Else one would wait for another's wait. */
+void cuda_line_up(device *const *d, int32_t n)
+{
+    bool ok = true;
+    for (int32_t i = 0; i < n; i++)
+        ok = record_end(d[i]->self) && ok;
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t k = 0; k < n && ok; k++)
+            if (i != k)
+                await_end(d[i]->self, d[k]->self);
+}
+
 /* The recording of a leg has the copy and no events. The recorded pass is ordered behind all
  * earlier work of the receiver, whose next leg follows the recording (pass_next_leg). Ranks have
  * one recording, and copies between them have their events in it. */
-void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes, bool early)
+void cuda_send(device *d, device *other, void *to, const void *at, size_t n_bytes,
+               send_order order)
 {
     cuda_device *c = d->self, *there = other->self;
     cuda_select(&c->dev);
     meet(c, there);
     cuda_join(c, there);
-    const bool leg = c->recording && c->recording != there->recording;
-    if (!c->recording && early)
+    const bool leg = c->recording && c->recording != there->recording,
+               alone = leg || order == SEND_UNORDERED;
+    if (!c->recording && order == SEND_EARLY)
         follow_last_but_one(c, there);
-    else if (!leg)
+    else if (!alone)
         cuda_follow(d, other);
     cuda_ok(c, NULL, cudaMemcpyAsync(to, at, n_bytes, cudaMemcpyDefault, c->stream),
             "copying to another GPU");
-    if (!leg)
+    if (!alone)
         cuda_follow(other, d);
 }
 

@@ -1,5 +1,6 @@
-/* rank_sum.cu - the sum of what ranks of a tensor split have computed: each writes to the others'
- * memory and reads its own.
+/* rank_sum.cu - sums of what ranks of a tensor split have computed. Of few rows each rank writes
+ * its own to the others' memory and reads what they have written to its own; of many rows
+ * ordered_sum_kernel adds up some on each rank.
  *
  *     a line    16 bytes, two columns   { value, mark, value, mark }
  *     an inbox  [2, by turns][sender][SUM_ROWS][cols / 2] lines
@@ -87,13 +88,21 @@ DEV float not_a_number()
     return __uint_as_float(0x7fc00000);
 }
 
+DEV float plus(float a, float b)
+{
+    return a + b;
+}
 DEV float2 plus(float2 a, float2 b)
 {
     return make_float2(a.x + b.x, a.y + b.y);
 }
+DEV float4 plus(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
 
 /* (v0 + v1) + (v2 + v3) of 1, 2 or 4 parts; of three ranks' sums the first is v0 + v1. */
-DEV float2 in_order(const float2 *v, int n)
+template <class T> DEV T in_order(const T *v, int n)
 {
     if (n == 1)
         return v[0];
@@ -206,4 +215,53 @@ extern "C" void cu_rank_sum(cudaStream_t s, rank_sum_args a)
     const dev_mat &x = a.part[0];
     const unsigned blocks = (unsigned)((x.cols / 2 + THREADS - 1) / THREADS);
     LAUNCH(rank_sum_kernel, dim3((unsigned)x.rows, blocks), dim3(THREADS), 0, s, a);
+}
+
+/* A rank has the sum of some rows. It reads them where the ranks have them, and writes the result
+ * to all. A value crosses a link twice, however many ranks there are; where every rank reads all
+ * rows of all others, it crosses n_ranks - 1 links.
+ *
+ *     rank 0   s [ 0 | 1 | 2 | 3 ]        rank 1 reads column 1 of every s, and writes column 1 of
+ *     rank 1   s [ 0 | 1 | 2 | 3 ]        every y
+ *     ...                                 y [ 0 | 1 | 2 | 3 ]
+ *
+ * grid:   256 of T a block, a thread each
+ * shared: none
+ * bound:  the links, or memory where all v and y are this GPU's */
+template <class T> __global__ void __launch_bounds__(256) ordered_sum_kernel(ordered_sum_args a)
+{
+    const size_t i = (size_t)blockIdx.x * 256 + threadIdx.x;
+    grid_trigger();
+    grid_wait();
+    if (i >= a.n / (sizeof(T) / sizeof(float)))
+        return;
+    T v[SUM_RANKS];
+#pragma unroll
+    for (int k = 0; k < SUM_RANKS; k++)
+        if (k < a.n_v)
+            v[k] = ((const T *)a.v[k])[i];
+    const T sum = in_order(v, a.n_v);
+#pragma unroll
+    for (int k = 0; k < SUM_RANKS; k++)
+        if (k < a.n_y)
+            ((T *)a.y[k])[i] = sum;
+}
+
+template <class T> static void ordered_sums(cudaStream_t s, const ordered_sum_args &a)
+{
+    const size_t n = a.n / (sizeof(T) / sizeof(float));
+    LAUNCH(ordered_sum_kernel<T>, dim3((unsigned)((n + 255) / 256)), dim3(256), 0, s, a);
+}
+
+extern "C" void cu_ordered_sum(cudaStream_t s, ordered_sum_args a)
+{
+    bool fours = a.n % 4 == 0;
+    for (int i = 0; i < a.n_y; i++)
+        fours = fours && (uintptr_t)a.y[i] % 16 == 0;
+    for (int i = 0; i < a.n_v; i++)
+        fours = fours && (uintptr_t)a.v[i] % 16 == 0;
+    if (fours)
+        ordered_sums<float4>(s, a);
+    else
+        ordered_sums<float>(s, a);
 }

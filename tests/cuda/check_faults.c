@@ -247,7 +247,7 @@ static status check_rings(rig *g, err *e)
             st = err_memory(e, "a check", 64);
     for (int i = 0; i < 6 && !st; i++) {
         device *from = d[to[i][0]], *other = d[to[i][1]];
-        from->send(from, other, at[to[i][1]], at[to[i][0]], 64, false);
+        from->send(from, other, at[to[i][1]], at[to[i][0]], 64, SEND_BEHIND_BOTH);
         n_wrong += ring_of(from) != n_after[i] || ring_of(other) != n_after[i];
     }
     for (int k = 0; k < ENDS; k++) {

@@ -33,9 +33,9 @@ static double send_ms(const link_end *a, const link_end *b, size_t n_bytes, int 
     wait_both(a, b);
     double start = clock_ms();
     for (int i = 0; i < n; i++) {
-        a->d->send(a->d, b->d, b->at, a->at, n_bytes, false);
+        a->d->send(a->d, b->d, b->at, a->at, n_bytes, SEND_BEHIND_BOTH);
         if (turns)
-            b->d->send(b->d, a->d, a->at, b->at, n_bytes, false);
+            b->d->send(b->d, a->d, a->at, b->at, n_bytes, SEND_BEHIND_BOTH);
     }
     wait_both(a, b);
     return clock_ms() - start;

@@ -1,6 +1,6 @@
 /* check_tensor.c - models split by tensors (--split tensor) over several devices on one GPU: views
  * of weights as they are loaded, products of some outputs of a matrix against those of all and of
- * some inputs in one launch against one each, and
+ * some inputs in one launch against one each, sums in one kernel against additions of two, and
  * whole models: their logits, and their answers with pictures, drafts and pools, have the same bits
  * on one device, two, three and four.
  */
@@ -135,6 +135,45 @@ static void check_parts(rig *g, num_type type, int32_t rows)
     g->gpu->weight_free(g->gpu, &part);
     mem_free(x);
     pair_free(g, &p);
+}
+
+/* ---- Sums in order ---------------------------------------------------------------------------
+ */
+
+/* n_v matrices into n_y, of which the last lies where a sum's last value is. The reference adds two
+ * at a time. */
+static void check_ordered_sum(rig *g, int32_t rows, int32_t cols, int32_t n_v, int32_t n_y)
+{
+    const size_t n = (size_t)rows * (size_t)cols;
+    static chain c;
+    both b;
+    mat v[RANKS][2];
+    ordered_sum one = {.n_y = 1, .n_v = n_v}, many = {.n_y = n_y, .n_v = n_v};
+    double differ = 0;
+    if (!my_turn(g, "tensor sums"))
+        return;
+    chain_init(&c, rows, 0, 1);
+    both_begin(g, &b, &c.st);
+    for (int32_t i = 0; i < n_v; i++) {
+        float *from = draw(g, n, i == 1 ? 1e6 : 1); /* another order has other bits */
+        both_mat(g, &b, v[i], from, rows, 1, cols);
+        one.v[i] = v[i][0];
+        many.v[i] = v[i][1];
+        mem_free(from);
+    }
+    one.y[0] = pass_mat(&b.ref, rows, 1, cols);
+    for (int32_t i = 0; i < n_y; i++)
+        many.y[i] = i + 1 < n_y ? pass_mat(&b.gpu, rows, 1, cols) : v[n_v - 1][1];
+    op_ordered_sum(&b.ref, &one);
+    op_ordered_sum(&b.gpu, &many);
+    for (int32_t i = 0; i < n_y; i++) {
+        float *got = gpu_rows(g, many.y[i]);
+        differ += !got || memcmp(got, one.y[0].at, n * sizeof *got) != 0;
+        mem_free(got);
+    }
+    verdict(g, "tensor sums",
+            text("%d rows of %d, %d into %d: those that differ", rows, cols, n_v, n_y),
+            pass_failed(&b.ref) || pass_failed(&b.gpu) ? NAN : differ, 0);
 }
 
 /* ---- Segments of a rank ----------------------------------------------------------------------
@@ -480,12 +519,17 @@ static void check_golden(rig *g, const char *name, const char *kv)
     fidelity_close(&f);
 }
 
+/* Rows of a pass of the prompt. More than RANK_SUM_ROWS are added up by slices, here of unlike
+ * sizes for any number of ranks. */
+enum { CHUNK_ROWS = 24, CHUNK_MANY = 71 };
+
 /* adapter: of the same size; NULL: none. */
 static void check_with(rig *g, const char *size, const char *type, const char *kv, double near,
-                       const char *adapter)
+                       const char *adapter, int32_t chunk)
 {
-    enum { N = 70 };
-    int32_t ids[N], n_experts = 0;
+    enum { N_MAX = CHUNK_MANY + STEPS };
+    const int32_t n = chunk == CHUNK_MANY ? N_MAX : 70;
+    int32_t ids[N_MAX], n_experts = 0;
     char name[64];
     err e = {0};
     carat_model *m = NULL;
@@ -494,18 +538,19 @@ static void check_with(rig *g, const char *size, const char *type, const char *k
     const int32_t n_vocab = st ? 1 : m->core.n_vocab;
     if (!st && m->core.n_expert_layers)
         n_experts = m->core.experts[0].n_experts;
-    for (int32_t i = 0; i < N; i++)
+    for (int32_t i = 0; i < n; i++)
         ids[i] = (7 + 31 * i + i * i) % n_vocab;
     carat_model_close(m);
-    snprintf(name, sizeof name, "%s of %s%s", size, type, adapter ? " with an adapter" : "");
+    snprintf(name, sizeof name, "%s of %s%s%s", size, type, adapter ? " with an adapter" : "",
+             chunk == CHUNK_MANY ? ", many rows" : "");
     const tensor_case t = {.name = name,
                            .path = path,
                            .kv = kv,
                            .adapter = adapter,
                            .ids = ids,
-                           .n = N,
+                           .n = n,
                            .n_vocab = n_vocab,
-                           .chunk = 24,
+                           .chunk = chunk,
                            .near = near};
     st = st ? st : check_ranks(g, &t, n_experts ? 2 : 0, RANKS, &e);
     st = !st && n_experts ? use_all_experts(path, n_experts, &e) : st;
@@ -517,7 +562,13 @@ static void check_with(rig *g, const char *size, const char *type, const char *k
 static void check_made(rig *g, const char *size, const char *type, const char *kv, double near)
 {
     if (my_turn(g, "tensor"))
-        check_with(g, size, type, kv, near, NULL);
+        check_with(g, size, type, kv, near, NULL, CHUNK_ROWS);
+}
+
+static void check_many(rig *g, const char *size, const char *type, double near)
+{
+    if (my_turn(g, "tensor prompts"))
+        check_with(g, size, type, "f16", near, NULL, CHUNK_MANY);
 }
 
 /* Adapters are made for matrices of floats, and fit the same ones in blocks. */
@@ -528,7 +579,7 @@ static void check_adapted(rig *g, const char *size, const char *type, double nea
     const char *base = synth_file(size, "f32", NULL, NULL);
     const char *adapter = test_temp("tensor-adapter.gguf");
     lora_rig_adapter(base, adapter, &(lora_recipe){.rank = 4, .alpha = 8, .seed = 5});
-    check_with(g, size, type, "f16", near, adapter);
+    check_with(g, size, type, "f16", near, adapter, CHUNK_ROWS);
     unlink(base);
     unlink(adapter);
 }
@@ -614,7 +665,11 @@ static void check_rings(rig *g)
 void check_tensor(rig *g)
 {
     static const int32_t rows[] = {1, 3, 20};
+    static const int32_t shape[][2] = {{1, 4}, {5, 96}, {71, 70}, {128, 2816}};
     check_views(g);
+    for (int32_t n_v = 2; n_v <= RANKS; n_v++)
+        for (int32_t n_y = 1; n_y <= RANKS; n_y++)
+            check_ordered_sum(g, shape[n_y - 1][0], shape[n_y - 1][1], n_v, n_y);
     for (int i = 0; i < (g->quick ? 0 : 3); i++) /* so many outputs take the emulator minutes */
         check_parts(g, i == 1 ? NUM_Q8_0 : NUM_Q4_K, rows[i]);
     for (int i = 0; i < 3; i++) {
@@ -639,6 +694,9 @@ void check_tensor(rig *g)
     check_made(g, "tiny-qwen35moe-keys", "q8_0", "f16", 0.25);
     check_made(g, "tiny-gpt-oss", "mxfp4", "f16", 0.25);
     check_adapted(g, "tiny-qwen3", "q8_0", 0.25);
+    check_many(g, "tiny-dense", "q8_0", 0.25);
+    if (!g->quick) /* takes the emulator minutes */
+        check_many(g, "tiny-moe", "f32", 0.02);
     check_rings(g);
     for (int i = 0; i < SPLIT_CASES; i++) {
         const split_case *c = &split_cases[i];
@@ -647,5 +705,6 @@ void check_tensor(rig *g)
     }
     setenv("CARAT_PEERS", "off", 1); /* inboxes of the host, and copies in the place of reading */
     check_made(g, "tiny-llama3", "bf16", "f32", 0.05);
+    check_many(g, "tiny-dense", "q8_0", 0.25);
     unsetenv("CARAT_PEERS");
 }
