@@ -117,7 +117,8 @@ static const struct {
     {"device_crossing_bytes", "gauge",
      "Bytes that come from other devices, for each token that a divided model computes.", false},
     {"device_expert_slots", "gauge",
-     "Experts of its layers, or its parts of experts, that a device of a divided model holds.", true},
+     "Experts of its layers, or its parts of experts, that a device of a divided model holds.",
+     true},
     {"device_expert_hits_total", "counter",
      "Pairs of row and expert that found it on the device of their layer.", true},
     {"device_expert_misses_total", "counter", "Those that did not.", true}};
@@ -174,157 +175,106 @@ void metrics_count_shorter(metrics *m, int64_t from, int64_t to)
     atomic_fetch_add(&m->shorter_to, (unsigned long long)to);
 }
 
-/* What is known of each model. */
-typedef struct model_row {
-    const char *name, *type, *help;
-    double (*value)(const metrics_model *m);
-} model_row;
-
-#define VALUE(name, expression)                                                                    \
-    static double value_##name(const metrics_model *m)                                             \
-    {                                                                                              \
-        return (double)(expression);                                                               \
-    }
-VALUE(queue_depth, m->batch.n_queued)
-VALUE(slots_busy, m->batch.n_busy)
-VALUE(slots, m->batch.n_slots)
-VALUE(generations, m->batch.n_jobs)
-VALUE(prompt, m->batch.n_prompt)
-VALUE(reused, m->batch.n_reused)
-VALUE(generated, m->batch.n_generated)
-VALUE(passes, m->batch.n_passes)
-VALUE(rows, m->batch.n_rows)
-VALUE(seconds, m->batch.pass_ms * 1e-3)
-VALUE(rounds, m->batch.n_rounds)
-VALUE(drafted, m->batch.n_drafted)
-VALUE(accepted, m->batch.n_accepted)
-VALUE(sparse_prompts, m->batch.n_sparse)
-VALUE(tiles, m->batch.n_tiles)
-VALUE(tiles_kept, m->batch.n_tiles_kept)
-VALUE(kv_tokens, m->kv_tokens)
-VALUE(kv_usage, m->kv_capacity ? (double)m->kv_tokens / (double)m->kv_capacity : 0)
-VALUE(kv_bytes, m->batch.kv_bytes)
-VALUE(pool_tokens, m->batch.pool_tokens)
-VALUE(pool_free, m->batch.pool_free)
-VALUE(pool_shared, m->batch.pool_shared)
-VALUE(paged_out, m->batch.n_paged_out)
-VALUE(preempted, m->batch.n_preempted)
-VALUE(pages_out, m->batch.n_pages_out)
-VALUE(pages_in, m->batch.n_pages_in)
-VALUE(pool_host_bytes, m->batch.pool_host_bytes)
-VALUE(pool_file_bytes, m->batch.pool_file_bytes)
-VALUE(checkpoints, m->batch.cache.n_checkpoints)
-VALUE(checkpoint_bytes, m->batch.cache.checkpoint_bytes)
-VALUE(files, m->batch.cache.n_files)
-VALUE(file_bytes, m->batch.cache.file_bytes)
-VALUE(failed, m->batch.cache.n_failed)
-VALUE(rejected, m->batch.cache.n_rejected)
-VALUE(weights, m->weight_bytes)
-VALUE(expert_slots, m->experts.n_slots)
-VALUE(expert_bytes, m->experts.device_bytes)
-VALUE(expert_hits, m->experts.n_hits)
-VALUE(expert_misses, m->experts.n_misses)
-VALUE(expert_cpu, m->experts.n_cpu)
-VALUE(expert_cpu_bytes, m->experts.cpu_bytes)
-VALUE(expert_prefetch, m->experts.n_prefetched)
-VALUE(expert_prefetch_used, m->experts.n_prefetched_used)
-VALUE(expert_prefetch_waited, m->experts.n_prefetched_waited)
-VALUE(expert_prefetch_bytes, m->experts.prefetch_bytes)
-VALUE(expert_swaps, m->experts.n_swaps)
-VALUE(expert_swap_bytes, m->experts.swap_bytes)
-VALUE(expert_stream_bytes, m->experts.stream_bytes)
-VALUE(expert_read_bytes, m->experts.read_bytes)
-VALUE(expert_wait, m->experts.wait_ms * 1e-3)
-VALUE(expert_bus, m->experts.bus_bytes_s)
-VALUE(expert_failed, m->experts.n_failed)
-
-static const model_row rows[] = {
-    {"queue_depth", "gauge", "Generations that wait for a slot.", value_queue_depth},
-    {"slots_busy", "gauge", "Generations at work.", value_slots_busy},
-    {"slots", "gauge", "Generations that can be at work side by side.", value_slots},
-    {"generations_total", "counter", "Generations begun.", value_generations},
-    {"prompt_tokens_total", "counter", "Prompt tokens, cached ones included.", value_prompt},
-    {"prefix_hit_tokens_total", "counter", "Prompt tokens found in a cache.", value_reused},
-    {"generated_tokens_total", "counter", "Tokens sampled.", value_generated},
-    {"passes_total", "counter", "Forward passes.", value_passes},
-    {"pass_rows_total", "counter", "Rows of all passes.", value_rows},
-    {"pass_seconds_total", "counter", "Time in passes.", value_seconds},
-    {"draft_rounds_total", "counter", "Passes over an answer that checked drafts.", value_rounds},
-    {"drafted_tokens_total", "counter", "Tokens drafted.", value_drafted},
-    {"accepted_draft_tokens_total", "counter", "Drafts that an answer has.", value_accepted},
-    {"sparse_prompts_total", "counter", "Prompts whose attention left keys out.",
-     value_sparse_prompts},
-    {"sparse_tiles_total", "counter",
-     "Tiles of keys that rows saw whose attention may leave keys out.", value_tiles},
-    {"sparse_tiles_kept_total", "counter", "Those that were read.", value_tiles_kept},
-    {"kv_tokens", "gauge", "Tokens whose keys and values are kept.", value_kv_tokens},
-    {"kv_usage_ratio", "gauge", "The same as a share of what fits.", value_kv_usage},
-    {"kv_bytes", "gauge", "Memory for keys and values.", value_kv_bytes},
-    {"kv_pool_tokens", "gauge", "Size of the pool of keys, in tokens.", value_pool_tokens},
-    {"kv_pool_free_tokens", "gauge", "Its free part.", value_pool_free},
-    {"kv_pool_shared_tokens", "gauge", "The part that several conversations or states share.",
-     value_pool_shared},
-    {"kv_paged_out", "gauge", "Conversations whose keys wait in host memory.", value_paged_out},
-    {"kv_preempted_total", "counter", "How often one had to leave the pool.", value_preempted},
-    {"kv_pages_out_total", "counter", "Pages of keys copied to the host.", value_pages_out},
-    {"kv_pages_in_total", "counter", "Those that came back.", value_pages_in},
-    {"kv_host_bytes", "gauge", "Memory of the host for keys outside the pool.",
-     value_pool_host_bytes},
-    {"kv_host_file_bytes", "gauge", "The same in a file.", value_pool_file_bytes},
-    {"checkpoints", "gauge", "States of conversations to go back to.", value_checkpoints},
-    {"checkpoint_bytes", "gauge", "Memory for them.", value_checkpoint_bytes},
-    {"checkpoint_files", "gauge", "Those kept on disk.", value_files},
-    {"checkpoint_file_bytes", "gauge", "Disk space for them.", value_file_bytes},
-    {"checkpoint_files_failed_total", "counter", "Files that could not be written.", value_failed},
-    {"checkpoint_files_rejected_total", "counter", "Damaged files that were removed.",
-     value_rejected},
-    {"weight_bytes", "gauge", "Memory for weights.", value_weights},
-    {"expert_slots", "gauge", "Experts that the GPU holds, of all layers; 0: it holds all.",
-     value_expert_slots},
-    {"expert_bytes", "gauge", "Memory of the GPU for them, stages and tables.", value_expert_bytes},
-    {"expert_hits_total", "counter", "Pairs of row and expert that found it on the GPU.",
-     value_expert_hits},
-    {"expert_misses_total", "counter", "Those that read it from the host's memory or a stage.",
-     value_expert_misses},
-    {"expert_cpu_total", "counter", "Of the latter, those whose products the CPU computed.",
-     value_expert_cpu},
-    {"expert_cpu_bytes_total", "counter", "Bytes of experts that it read for them.",
-     value_expert_cpu_bytes},
-    {"expert_prefetch_total", "counter", "Experts copied to the GPU before their layer chose.",
-     value_expert_prefetch},
-    {"expert_prefetch_used_total", "counter", "Those of them that it chose.",
-     value_expert_prefetch_used},
-    {"expert_prefetch_waited_total", "counter",
-     "Of those, how many were still on their way when it chose.", value_expert_prefetch_waited},
-    {"expert_prefetch_bytes_total", "counter", "Bytes of all of them.",
-     value_expert_prefetch_bytes},
-    {"expert_swaps_total", "counter", "Experts copied to the GPU in another's place.",
-     value_expert_swaps},
-    {"expert_swap_bytes_total", "counter", "Their bytes.", value_expert_swap_bytes},
-    {"expert_stream_bytes_total", "counter", "Bytes of experts copied for prompts.",
-     value_expert_stream_bytes},
-    {"expert_read_bytes_total", "counter",
-     "Bytes of experts that products read from the host's memory.", value_expert_read_bytes},
-    {"expert_wait_seconds_total", "counter",
-     "Time for the bus: prompts waited for copies, or misses took it.", value_expert_wait},
-    {"expert_bus_bytes_per_second", "gauge", "The bus to the GPU, measured at the start.",
-     value_expert_bus},
-    {"expert_copies_failed_total", "counter", "Experts whose copy failed.", value_expert_failed},
-};
-
-static void put_row(const metrics_now *now, const model_row *r, str *o)
+static void put_value(str *o, const char *name, const metrics_model *m, double value)
 {
-    head(o, r->name, r->type, r->help);
-    for (int32_t i = 0; i < now->n_models; i++) {
-        const metrics_model *m = &now->model[i];
-        str_printf(o, "carat_%s", r->name);
-        if (m->name) {
-            str_putc(o, '{');
-            put_label(o, "model", m->name);
-            str_putc(o, '}');
-        }
-        str_printf(o, " %.10g\n", r->value(m));
+    str_printf(o, "carat_%s", name);
+    if (m->name) {
+        str_putc(o, '{');
+        put_label(o, "model", m->name);
+        str_putc(o, '}');
     }
+    str_printf(o, " %.10g\n", value);
+}
+
+/* What is known of each model. value: an expression of m. */
+#define ROW(name, type, help, value)                                                               \
+    head(o, name, type, help);                                                                     \
+    for (const metrics_model *m = now->model; m < now->model + now->n_models; m++)                 \
+    put_value(o, name, m, (double)(value))
+static void put_models(const metrics_now *now, str *o)
+{
+    ROW("queue_depth", "gauge", "Generations that wait for a slot.", m->batch.n_queued);
+    ROW("slots_busy", "gauge", "Generations at work.", m->batch.n_busy);
+    ROW("slots", "gauge", "Generations that can be at work side by side.", m->batch.n_slots);
+    ROW("generations_total", "counter", "Generations begun.", m->batch.n_jobs);
+    ROW("prompt_tokens_total", "counter", "Prompt tokens, cached ones included.",
+        m->batch.n_prompt);
+    ROW("prefix_hit_tokens_total", "counter", "Prompt tokens found in a cache.", m->batch.n_reused);
+    ROW("generated_tokens_total", "counter", "Tokens sampled.", m->batch.n_generated);
+    ROW("passes_total", "counter", "Forward passes.", m->batch.n_passes);
+    ROW("pass_rows_total", "counter", "Rows of all passes.", m->batch.n_rows);
+    ROW("pass_seconds_total", "counter", "Time in passes.", m->batch.pass_ms * 1e-3);
+    ROW("draft_rounds_total", "counter", "Passes over an answer that checked drafts.",
+        m->batch.n_rounds);
+    ROW("drafted_tokens_total", "counter", "Tokens drafted.", m->batch.n_drafted);
+    ROW("accepted_draft_tokens_total", "counter", "Drafts that an answer has.",
+        m->batch.n_accepted);
+    ROW("sparse_prompts_total", "counter", "Prompts whose attention left keys out.",
+        m->batch.n_sparse);
+    ROW("sparse_tiles_total", "counter",
+        "Tiles of keys that rows saw whose attention may leave keys out.", m->batch.n_tiles);
+    ROW("sparse_tiles_kept_total", "counter", "Those that were read.", m->batch.n_tiles_kept);
+    ROW("kv_tokens", "gauge", "Tokens whose keys and values are kept.", m->kv_tokens);
+    ROW("kv_usage_ratio", "gauge", "The same as a share of what fits.",
+        m->kv_capacity ? (double)m->kv_tokens / (double)m->kv_capacity : 0);
+    ROW("kv_bytes", "gauge", "Memory for keys and values.", m->batch.kv_bytes);
+    ROW("kv_pool_tokens", "gauge", "Size of the pool of keys, in tokens.", m->batch.pool_tokens);
+    ROW("kv_pool_free_tokens", "gauge", "Its free part.", m->batch.pool_free);
+    ROW("kv_pool_shared_tokens", "gauge", "The part that several conversations or states share.",
+        m->batch.pool_shared);
+    ROW("kv_paged_out", "gauge", "Conversations whose keys wait in host memory.",
+        m->batch.n_paged_out);
+    ROW("kv_preempted_total", "counter", "How often one had to leave the pool.",
+        m->batch.n_preempted);
+    ROW("kv_pages_out_total", "counter", "Pages of keys copied to the host.", m->batch.n_pages_out);
+    ROW("kv_pages_in_total", "counter", "Those that came back.", m->batch.n_pages_in);
+    ROW("kv_host_bytes", "gauge", "Memory of the host for keys outside the pool.",
+        m->batch.pool_host_bytes);
+    ROW("kv_host_file_bytes", "gauge", "The same in a file.", m->batch.pool_file_bytes);
+    ROW("checkpoints", "gauge", "States of conversations to go back to.",
+        m->batch.cache.n_checkpoints);
+    ROW("checkpoint_bytes", "gauge", "Memory for them.", m->batch.cache.checkpoint_bytes);
+    ROW("checkpoint_files", "gauge", "Those kept on disk.", m->batch.cache.n_files);
+    ROW("checkpoint_file_bytes", "gauge", "Disk space for them.", m->batch.cache.file_bytes);
+    ROW("checkpoint_files_failed_total", "counter", "Files that could not be written.",
+        m->batch.cache.n_failed);
+    ROW("checkpoint_files_rejected_total", "counter", "Damaged files that were removed.",
+        m->batch.cache.n_rejected);
+    ROW("weight_bytes", "gauge", "Memory for weights.", m->weight_bytes);
+    ROW("expert_slots", "gauge", "Experts that the GPU holds, of all layers; 0: it holds all.",
+        m->experts.n_slots);
+    ROW("expert_bytes", "gauge", "Memory of the GPU for them, stages and tables.",
+        m->experts.device_bytes);
+    ROW("expert_hits_total", "counter", "Pairs of row and expert that found it on the GPU.",
+        m->experts.n_hits);
+    ROW("expert_misses_total", "counter", "Those that read it from the host's memory or a stage.",
+        m->experts.n_misses);
+    ROW("expert_cpu_total", "counter", "Of the latter, those whose products the CPU computed.",
+        m->experts.n_cpu);
+    ROW("expert_cpu_bytes_total", "counter", "Bytes of experts that it read for them.",
+        m->experts.cpu_bytes);
+    ROW("expert_prefetch_total", "counter", "Experts copied to the GPU before their layer chose.",
+        m->experts.n_prefetched);
+    ROW("expert_prefetch_used_total", "counter", "Those of them that it chose.",
+        m->experts.n_prefetched_used);
+    ROW("expert_prefetch_waited_total", "counter",
+        "Of those, how many were still on their way when it chose.",
+        m->experts.n_prefetched_waited);
+    ROW("expert_prefetch_bytes_total", "counter", "Bytes of all of them.",
+        m->experts.prefetch_bytes);
+    ROW("expert_swaps_total", "counter", "Experts copied to the GPU in another's place.",
+        m->experts.n_swaps);
+    ROW("expert_swap_bytes_total", "counter", "Their bytes.", m->experts.swap_bytes);
+    ROW("expert_stream_bytes_total", "counter", "Bytes of experts copied for prompts.",
+        m->experts.stream_bytes);
+    ROW("expert_read_bytes_total", "counter",
+        "Bytes of experts that products read from the host's memory.", m->experts.read_bytes);
+    ROW("expert_wait_seconds_total", "counter",
+        "Time for the bus: prompts waited for copies, or misses took it.",
+        m->experts.wait_ms * 1e-3);
+    ROW("expert_bus_bytes_per_second", "gauge", "The bus to the GPU, measured at the start.",
+        m->experts.bus_bytes_s);
+    ROW("expert_copies_failed_total", "counter", "Experts whose copy failed.", m->experts.n_failed);
 }
 
 void metrics_put(metrics *m, const metrics_now *now, str *o)
@@ -354,8 +304,7 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
            (double)atomic_load(&m->shorter_from));
     number(o, "compressed_kept_tokens_total", "counter", "And after.",
            (double)atomic_load(&m->shorter_to));
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        put_row(now, &rows[i], o);
+    put_models(now, o);
     put_devices(now, o);
     put_division(now, o);
     number(o, "resident_memory_bytes", "gauge", "Resident memory of the process.",
