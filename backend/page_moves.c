@@ -36,27 +36,6 @@ static void copy_packed(const row_store *store, int32_t n_stores, int32_t place,
                    segment_bytes(s));
 }
 
-static device *bare(device *d)
-{
-    while (d && d->kind == DEVICE_WRAP)
-        d = d->inner;
-    return d;
-}
-
-void device_copy_pages(device *d, const row_store *store, int32_t n_stores, const page_copy *copy,
-                       int32_t n)
-{
-    d = bare(d);
-    if (d->page_moves) {
-        d->page_moves->copy(d, store, n_stores, copy, n);
-        return;
-    }
-    for (int32_t i = 0; i < n; i++)
-        for (const row_store *s = store; s < store + n_stores && copy[i].from != copy[i].to; s++)
-            for (int32_t h = 0; h < s->n_heads; h++)
-                memcpy(segment(s, h, copy[i].to), segment(s, h, copy[i].from), segment_bytes(s));
-}
-
 size_t page_bytes(const row_store *store, int32_t n_stores)
 {
     size_t n = 0;
@@ -77,7 +56,9 @@ status page_moves_open(page_moves **out, device *d, const row_store *store, int3
     page_moves *m = mem_calloc(1, sizeof *m);
     if (!m)
         return err_memory(e, "moves of pages", sizeof *m);
-    m->d = bare(d);
+    while (d->kind == DEVICE_WRAP)
+        d = d->inner;
+    m->d = d;
     m->n_stores = n_stores;
     m->n_moves = n_moves;
     size_t list = sizeof *store * (size_t)n_stores;

@@ -1,5 +1,5 @@
-/* page_moves.h - whole pages of linear stores: copied to other places of their stores, and moved
- * between a device and the host while passes go on.
+/* page_moves.h - whole pages of linear stores, moved between a device and the host while passes go
+ * on.
  *
  *     page     the KV_PAGE rows from a place on, of every head, in every one of some stores
  *     packed   store after store, head after head: page_bytes in all. The host has pages packed
@@ -23,17 +23,7 @@
 
 #include "backend/ops.h"
 
-/* All rows of a page; both multiples of KV_PAGE. */
-typedef struct page_copy {
-    int32_t from, to;
-} page_copy;
-
-/* Copies pages in every store; no page of `to` is another's `from` or `to`. Ordered with the
- * passes, not waited for. The stores' n_slots are multiples of KV_PAGE, here and below. */
-void device_copy_pages(device *d, const row_store *store, int32_t n_stores, const page_copy *copy,
-                       int32_t n);
-
-/* Bytes of a packed page. */
+/* Bytes of a packed page. The stores' n_slots are multiples of KV_PAGE, here and below. */
 size_t page_bytes(const row_store *store, int32_t n_stores);
 
 enum { PAGE_MOVES_MAX = 64 };
@@ -65,8 +55,6 @@ void page_move_end(page_moves *m, int32_t move);
 
 /* What a device with memory of its own gives to page_moves.c. */
 struct page_move_ops {
-    void (*copy)(device *d, const row_store *store, int32_t n_stores, const page_copy *copy,
-                 int32_t n);
     status (*open)(void **self, device *d, int32_t n_moves, err *e); /* self: the device's part */
     void (*close)(void *self);
     bool (*begin)(void *self);

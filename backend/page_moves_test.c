@@ -11,7 +11,7 @@ enum { STORES = 3, POOL = 5, BYTES_MAX = 34, HEADS_MAX = 2 };
 typedef struct fixture {
     device *d;
     row_store store[STORES];
-    char *was; /* the first store before a copy */
+    char *was; /* the first store before a move */
 } fixture;
 
 static size_t bytes_of(const row_store *s)
@@ -59,19 +59,6 @@ static int differ(const fixture *f, int i, int a, const char *was, int b)
                         was + (head + (size_t)(b * KV_PAGE + r)) * s->row_bytes, s->row_bytes) != 0;
         }
     return n;
-}
-
-TEST(pages_are_copied_whole_and_nothing_else_is)
-{
-    fixture f;
-    const page_copy copy[] = {{3 * KV_PAGE, KV_PAGE}, {0, 0}, {2 * KV_PAGE, 4 * KV_PAGE}};
-    static const int now[POOL] = {0, 3, 2, 3, 2};
-    open_fixture(&f);
-    memcpy(f.was, f.store[0].at, bytes_of(&f.store[0]));
-    device_copy_pages(f.d, f.store, STORES, copy, 3);
-    for (int page = 0; page < POOL; page++)
-        CHECK_EQ(differ(&f, 0, page, f.was, now[page]), 0);
-    close_fixture(&f);
 }
 
 TEST(a_page_goes_out_and_comes_back_elsewhere)

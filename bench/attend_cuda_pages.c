@@ -135,7 +135,7 @@ static void end_moves(bench *b, mover *v)
     or_die(page_moves_join(v->m));
     while (v->next < v->n)
         end_oldest(v);
-    b->d->download(b->d, &probe, b->scratch, sizeof probe); /* copies on the device */
+    b->d->download(b->d, &probe, b->scratch, sizeof probe); /* passes end */
 }
 
 static double gigabytes(const mover *v, int32_t n, double ms)
@@ -167,7 +167,7 @@ static void measure_moves(bench *b, int shape, int format)
     mover v = {0};
     err e = {0};
     int32_t n = 0;
-    double bytes, rate[3], from;
+    double bytes, rate[2], from;
     if (!bench_open(b, shape, bench_depths[1], format, 1, &bytes))
         return;
     for (int32_t i = 0; i < b->l.n; i++)
@@ -192,15 +192,10 @@ static void measure_moves(bench *b, int shape, int format)
         end_moves(b, &v);
         rate[way] = gigabytes(&v, MOVED, clock_ms() - from);
     }
-    from = clock_ms();
-    for (int32_t i = 0; i + 1 < v.pages && i < MOVED; i++)
-        device_copy_pages(b->d, store, n, &(page_copy){i * KV_PAGE, (i + 1) * KV_PAGE}, 1);
-    end_moves(b, &v);
-    rate[2] = gigabytes(&v, v.pages - 1 < MOVED ? v.pages - 1 : MOVED, clock_ms() - from);
     bench_time(b, shape, 1);
     double pass_ms = bench_time(b, shape, 1) * 1e-3 * b->l.n;
-    printf("%-16s %-12s %8.2f %7.1f %7.1f %7.1f", bench_shapes[shape].name,
-           bench_formats[format].name, (double)v.n_bytes / (1 << 20), rate[OUT], rate[IN], rate[2]);
+    printf("%-16s %-12s %8.2f %7.1f %7.1f", bench_shapes[shape].name, bench_formats[format].name,
+           (double)v.n_bytes / (1 << 20), rate[OUT], rate[IN]);
     for (int k = 0; k < BESIDES; k++) {
         double ms = move_beside(b, &v, shape, (int32_t)ceil(TOKEN_MS / pass_ms), besides[k]);
         double alone = TOKENS * ceil(TOKEN_MS / pass_ms) * pass_ms;
@@ -215,8 +210,7 @@ static void measure_moves(bench *b, int shape, int format)
 
 void bench_moves(bench *b, const char *only, const char *format)
 {
-    printf("%s, GB/s\n%-16s %-12s %8s %7s %7s %7s", b->d->name, "", "", "page MiB", "out", "in",
-           "copied");
+    printf("%s, GB/s\n%-16s %-12s %8s %7s %7s", b->d->name, "", "", "page MiB", "out", "in");
     for (int k = 0; k < BESIDES; k++)
         printf(" %4d a token", besides[k]);
     printf("\n");

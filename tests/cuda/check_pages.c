@@ -283,6 +283,18 @@ static double count_different(rig *g, paged *k)
     return n;
 }
 
+/* The page at `from` becomes the one at `to`, in every store of a device. */
+static void copy_page(rig *g, paged *k, int d, int32_t from, int32_t to)
+{
+    device *dev = d ? g->gpu : g->ref;
+    for (const row_store *s = k->store[d]; s < k->store[d] + STORES; s++)
+        for (int32_t h = 0; h < s->n_heads; h++) {
+            char *head = s->at + (size_t)h * (size_t)s->n_slots * s->row_bytes;
+            dev->download(dev, k->now, head + (size_t)from * s->row_bytes, KV_PAGE * s->row_bytes);
+            dev->upload(dev, head + (size_t)to * s->row_bytes, k->now, KV_PAGE * s->row_bytes);
+        }
+}
+
 /* Pages go out while passes write to others; later their places are overwritten, and they come back
  * to places that passes wrote to before, and read from after. */
 static double random_moves(rig *g, paged *k, int rounds)
@@ -291,7 +303,7 @@ static double random_moves(rig *g, paged *k, int rounds)
     for (int round = 0; round < rounds; round++) {
         int32_t a = some_place(g), b = some_place(g), to = some_place(g), parked = round % PARKED;
         for (int d = 0; d < 2; d++) {
-            device_copy_pages(d ? g->gpu : g->ref, k->store[d], STORES, &(page_copy){a, b}, 1);
+            copy_page(g, k, d, a, b);
             lost += !page_moves_begin(k->moves[d]);
         }
         int32_t i = page_out(k->moves[0], b, k->parked[0][parked]);
@@ -299,7 +311,7 @@ static double random_moves(rig *g, paged *k, int rounds)
         lost += i < 0 || j < 0;
         page_move_end(k->moves[0], i);
         for (int d = 0; d < 2 && to != b; d++)
-            device_copy_pages(d ? g->gpu : g->ref, k->store[d], STORES, &(page_copy){a, to}, 1);
+            copy_page(g, k, d, a, to);
         out[n_out++] = j;
         for (; n_out == MOVES - 1 || (n_out && round % 3); n_out--) {
             lost += page_move_state(k->moves[1], out[n_out - 1], true) != PAGE_MOVED;
@@ -308,13 +320,12 @@ static double random_moves(rig *g, paged *k, int rounds)
         if (n_out)
             continue;
         for (int d = 0; d < 2; d++) {
-            device *dev = d ? g->gpu : g->ref;
-            device_copy_pages(dev, k->store[d], STORES, &(page_copy){a, b}, 1);
+            copy_page(g, k, d, a, b);
             lost += !page_moves_begin(k->moves[d]);
             i = page_in(k->moves[d], b, k->parked[d][parked]);
             lost += i < 0 || !page_moves_join(k->moves[d]);
             page_move_end(k->moves[d], i);
-            device_copy_pages(dev, k->store[d], STORES, &(page_copy){b, to}, 1);
+            copy_page(g, k, d, b, to);
         }
     }
     for (; n_out > 0; n_out--) {

@@ -22,15 +22,7 @@ typedef struct keep_args {
     uint8_t from[KEEP_ROWS];
 } keep_args;
 void cu_keep_rows(cudaStream_t s, keep_args a);
-/* pages.cu: pages of all stores, page from[i] to place to[i], for n of them */
-enum { PAGE_COPIES = 64 };
-typedef struct page_args {
-    keep_store store[KEEP_STORES];
-    int32_t from[PAGE_COPIES], to[PAGE_COPIES];
-    int32_t n_stores, n;
-} page_args;
-void cu_pages(cudaStream_t s, page_args a);
-/* A few words from the launch's own arguments. */
+/* pages.cu: a few words from the launch's own arguments. */
 enum { PUT_WORDS = 512 };
 typedef struct put_args {
     uint32_t *to;

@@ -41,48 +41,6 @@ static bool fine(cudaError_t r)
     return false;
 }
 
-static keep_store store_at(const row_store *s)
-{
-    return (keep_store){.at = (uint8_t *)s->at,
-                        .row_bytes = (int32_t)s->row_bytes,
-                        .n_heads = s->n_heads,
-                        .n_slots = s->n_slots};
-}
-
-/* The kernel for all stores, as many at a time as a launch takes. */
-static cudaError_t run_pages(cuda_device *c, page_args *a, const row_store *store, int32_t n_stores)
-{
-    cuda_select(&c->dev);
-    for (int32_t i = 0; i < n_stores; i++) {
-        a->store[a->n_stores++] = store_at(&store[i]);
-        if (a->n_stores < KEEP_STORES && i < n_stores - 1)
-            continue;
-        cu_pages(c->stream, *a);
-        cudaError_t r = cudaGetLastError();
-        if (r)
-            return r;
-        a->n_stores = 0;
-    }
-    return cudaSuccess;
-}
-
-static void moves_copy(device *d, const row_store *store, int32_t n_stores, const page_copy *copy,
-                       int32_t n)
-{
-    cuda_device *c = cuda_select(d);
-    page_args a = {.n = 0};
-    for (int32_t i = 0; i < n; i++) {
-        if (copy[i].from != copy[i].to) {
-            a.from[a.n] = copy[i].from;
-            a.to[a.n++] = copy[i].to;
-        }
-        if (!a.n || (a.n < PAGE_COPIES && i < n - 1))
-            continue;
-        cuda_ok(c, NULL, run_pages(c, &a, store, n_stores), "copying pages of keys");
-        a.n = a.n_stores = 0;
-    }
-}
-
 static void moves_close(void *self)
 {
     cuda_moves *k = self;
@@ -231,8 +189,7 @@ static page_state moves_state(void *self, int32_t move, bool wait)
     return m->state;
 }
 
-const struct page_move_ops cuda_page_moves = {.copy = moves_copy,
-                                              .open = moves_open,
+const struct page_move_ops cuda_page_moves = {.open = moves_open,
                                               .close = moves_close,
                                               .begin = moves_begin,
                                               .move = moves_move,
