@@ -313,13 +313,20 @@ static void product_row(void *arg, int32_t o, int32_t thread)
     }
 }
 
+/* A row of n floats for each thread; NULL: nothing is to be computed. */
+static float *thread_rows(pass *p, int32_t n)
+{
+    size_t mark = pass_mark(p);
+    float *row = pass_temp(p, (size_t)cpu_of(p)->n_threads * (size_t)n * sizeof *row);
+    pass_release(p, mark);
+    return p->dry || pass_failed(p) ? NULL : row;
+}
+
 static void ref_matmul(pass *p, mat y, mat *x, const weight *w)
 {
     cpu_device *c = cpu_of(p);
-    size_t mark = pass_mark(p);
-    float *row = pass_temp(p, (size_t)c->n_threads * (size_t)w->n_in * sizeof(float));
-    pass_release(p, mark);
-    if (p->dry || pass_failed(p))
+    float *row = thread_rows(p, w->n_in);
+    if (!row)
         return;
     ref_product m = {y, *x, w, row};
     pool_run(c->pool, w->n_out, product_row, &m);
@@ -413,10 +420,8 @@ static void ref_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, 
                         act_kind act)
 {
     cpu_device *c = cpu_of(p);
-    size_t mark = pass_mark(p);
-    float *row = pass_temp(p, (size_t)c->n_threads * (size_t)gate->n_in * sizeof(float));
-    pass_release(p, mark);
-    if (p->dry || pass_failed(p))
+    float *row = thread_rows(p, gate->n_in);
+    if (!row)
         return;
     ref_experts m = {*y, x, *r, gate, up, row, y->cols, act};
     pool_run(c->pool, r->rows * r->k, moe_glu_row, &m);
@@ -442,10 +447,8 @@ static void moe_down_row(void *arg, int32_t r, int32_t thread)
 static void ref_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
     cpu_device *c = cpu_of(p);
-    size_t mark = pass_mark(p);
-    float *row = pass_temp(p, (size_t)c->n_threads * (size_t)down->n_in * sizeof(float));
-    pass_release(p, mark);
-    if (p->dry || pass_failed(p))
+    float *row = thread_rows(p, down->n_in);
+    if (!row)
         return;
     ref_experts m = {y, x, r, down, NULL, row, 0, ACT_GELU_TANH};
     pool_run(c->pool, r.rows, moe_down_row, &m);
@@ -464,10 +467,8 @@ static void moe_matmul_row(void *arg, int32_t chunk, int32_t thread)
 static void ref_moe_matmul(pass *p, mat y, mat *x, routing r, const weight *w)
 {
     cpu_device *c = cpu_of(p);
-    size_t mark = pass_mark(p);
-    float *row = pass_temp(p, (size_t)c->n_threads * (size_t)w->n_in * sizeof(float));
-    pass_release(p, mark);
-    if (p->dry || pass_failed(p))
+    float *row = thread_rows(p, w->n_in);
+    if (!row)
         return;
     ref_experts m = {.y = y, .x = *x, .r = r, .a = w, .row = row};
     pool_run(c->pool, r.rows * r.k, moe_matmul_row, &m);
