@@ -11,7 +11,6 @@
 #include "base/rng.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double most = 0.45; /* of p: Q^-1 must be well above 0 */
@@ -155,37 +154,4 @@ void synth_skew_silence(const shape_tensor *t, uint64_t first, uint64_t n_rows, 
     for (uint64_t r = 0; r < n_rows; r++)
         if ((first + r) % t->ne[1] < themes)
             memset((char *)dst + r * row_bytes, 0, row_bytes);
-}
-
-/* ---- Measuring ----------------------------------------------------------------------------- */
-
-static int descending(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x < y) - (x > y);
-}
-
-double synth_skew_exponent(uint64_t *count, int32_t n)
-{
-    double half = 0, all = 0, lo = 0, hi = 4;
-    qsort(count, (size_t)n, sizeof *count, descending);
-    for (int32_t i = 0; i < n; i++) {
-        all += (double)count[i];
-        half += i < n / 2 ? (double)count[i] : 0;
-    }
-    if (all <= 0)
-        return -1;
-    for (int round = 0; round < 60; round++) {
-        double s = (lo + hi) / 2, first = 0, sum = 0;
-        for (int32_t i = 0; i < n; i++) {
-            double p = pow(i + 1, -s);
-            sum += p;
-            first += i < n / 2 ? p : 0;
-        }
-        if (first / sum < half / all)
-            lo = s;
-        else
-            hi = s;
-    }
-    return (lo + hi) / 2;
 }

@@ -37,8 +37,4 @@ void synth_skew_row(float *row, uint64_t n_in, float length, uint64_t seed);
 void synth_skew_silence(const shape_tensor *t, uint64_t first, uint64_t n_rows, void *dst,
                         uint64_t row_bytes);
 
-/* The exponent of the Zipf law under which the commoner half of n experts has the part of all uses
- * that it has in count[0..n): at least 0, at most 4; -1: nothing was counted. Sorts count. */
-double synth_skew_exponent(uint64_t *count, int32_t n);
-
 #endif

@@ -5,8 +5,6 @@
  */
 #include "num/num_int.h"
 
-#include <strings.h>
-
 #define BOTH(n) num_decode_##n, num_encode_##n, NULL
 #define WEIGHS(n) num_decode_##n, num_encode_##n, num_weigh_##n
 #define WEIGHS_ONLY(n) num_decode_##n, NULL, num_weigh_##n
@@ -67,16 +65,6 @@ const char *num_name(uint32_t type)
     if (f)
         return f->name;
     return type >= 43 && type <= 46 ? unknown[type - 43] : "unknown type";
-}
-
-bool num_parse(const char *name, num_type *type)
-{
-    for (uint32_t t = 0; t < NUM_TYPE_END; t++)
-        if (table[t].name && !strcasecmp(table[t].name, name)) {
-            *type = (num_type)t;
-            return true;
-        }
-    return false;
 }
 
 bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes)

@@ -49,7 +49,7 @@ typedef enum num_type {
     NUM_Q1_0 = 41,
     NUM_Q2_0 = 42,
     NUM_TYPE_END = 64, /* above every number that files use */
-    NUM_TQ3_0 = 1000   /* a format of caches: no file's number, and no name that num_parse knows */
+    NUM_TQ3_0 = 1000   /* a format of caches: no file's number */
 } num_type;
 
 enum { NUM_ROT_GROUP = 128 }; /* elements that a rotation mixes */
@@ -75,8 +75,7 @@ typedef struct num_format {
 /* NULL for a number without a known use. Types that carat cannot decode have a name, for error
  * sentences. */
 const num_format *num_format_of(uint32_t type);
-const char *num_name(uint32_t type);              /* "q4_k", or "type 99" (static storage) */
-bool num_parse(const char *name, num_type *type); /* case-insensitive */
+const char *num_name(uint32_t type); /* "q4_k", or "type 99" (static storage) */
 /* Bytes of a row of n elements; false if n is not a multiple of the block, or on overflow. */
 bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes);
 

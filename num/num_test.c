@@ -84,10 +84,7 @@ TEST(num_bf16_rounds_to_nearest_even_and_keeps_nan)
 
 TEST(num_names_and_sizes)
 {
-    num_type t;
     uint64_t n;
-    CHECK(num_parse("Q4_K", &t) && t == NUM_Q4_K);
-    CHECK(!num_parse("q4_k_m", &t));
     CHECK_STR(num_name(16), "iq2_xxs");
     CHECK_STR(num_name(42), "q2_0");
     CHECK_STR(num_name(43), "type 43");

@@ -76,9 +76,7 @@ TEST(tq3_0_golden_bytes)
 
 TEST(tq3_0_is_no_type_of_files)
 {
-    num_type t;
     uint64_t n;
-    CHECK(!num_parse("tq3_0", &t));
     CHECK_STR(num_name(NUM_TQ3_0), "tq3_0");
     CHECK(NUM_TQ3_0 > NUM_TYPE_END);
     CHECK(num_row_bytes(NUM_TQ3_0, 512, &n) && n == 224);

@@ -12,11 +12,9 @@ enum { STEPS_MAX = 8 }; /* of names that stand for names */
 
 _Static_assert(ALIAS_MAX >= REPO_MAX + QUANT_MAX, "a name of a model fits");
 
-const char alias_date[] = "2026-11";
-
-/* A model of a repository. A name without a tag means the row that comes first. Repositories are
- * those that have a vision tower beside the model where there is one, and Q4_K_M or what the
- * publisher made instead of it. */
+/* As of 2026-11. A model of a repository. A name without a tag means the row that comes first.
+ * Repositories are those that have a vision tower beside the model where there is one, and Q4_K_M
+ * or what the publisher made instead of it. */
 static const struct alias {
     const char *base;
     const char *tags; /* with spaces between */

@@ -3,8 +3,8 @@
  *     carat pull gemma4:e4b          ggml-org/gemma-4-E4B-it-GGUF
  *     carat pull gemma4:e4b-q8_0     ggml-org/gemma-4-E4B-it-GGUF:Q8_0
  *
- * The table is part of the program and has a date. Names of the user come first; where they are
- * kept is the program's business (alias_ask).
+ * The table is part of the program. Names of the user come first; where they are kept is the
+ * program's business (alias_ask).
  */
 #ifndef APPS_HUB_ALIAS_H
 #define APPS_HUB_ALIAS_H
@@ -15,8 +15,6 @@
 #include <stddef.h>
 
 enum { ALIAS_MAX = 384 }; /* bytes of a name: OWNER/REPO and a label (names.h) */
-
-extern const char alias_date[]; /* of the table: "2026-11" */
 
 /* What a name of the user stands for, another short name or a repository; "": it is none. Any
  * thread may call it. */
