@@ -23,13 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    STREAMS_MAX = 64,
-    TOKENS_MAX = 1 << 24,
-    WARM_PROMPT = 64,
-    WARM_GEN = 2,
-    EXIT_INTERRUPTED = 130
-};
+enum { STREAMS_MAX = 64, TOKENS_MAX = 1 << 24, WARM_PROMPT = 64, WARM_GEN = 2 };
 
 typedef struct bench_options {
     const char *model, *prompt, *gen, *depth, *streams, *pictures, *sounds, *vs, *isa, *repack;
@@ -566,9 +560,7 @@ out:
     mem_free(b.script.accept);
     if (st == E_CANCELLED) /* only Ctrl-C cancels here */
         return EXIT_INTERRUPTED;
-    if (st)
-        term_error(&e);
-    return st == E_ARG ? 2 : st ? 1 : 0;
+    return term_exit_use(st, &e);
 }
 
 const command command_bench = {

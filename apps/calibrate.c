@@ -227,16 +227,13 @@ static int run_calibrate(const command *cmd, int argc, char **argv)
         print_choice(&c, &info, best);
     else if ((st = print_json(&c, &info, best, &e)))
         goto out;
-    if (fflush(stdout) || ferror(stdout))
-        st = err_set(&e, E_IO, "cannot write to standard output");
+    st = term_flush(&e);
 out:
     term_watch(NULL);
     carat_model_close(c.m);
     mem_free(c.layer);
     mem_free(c.ids);
-    if (st)
-        term_error(&e);
-    return st == E_CANCELLED ? 130 : st ? 1 : 0;
+    return term_exit(st, &e);
 }
 
 const command command_calibrate_sparse = {

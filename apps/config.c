@@ -559,8 +559,8 @@ static int run_config(const command *c, int argc, char **argv)
     }
     for (int i = 0; i < N_TAKERS && !st; i++)
         st = print_for(&f, takers[i], preset, &e);
-    if (!st && (fflush(stdout) || ferror(stdout)))
-        st = err_set(&e, E_IO, "cannot write to standard output");
+    if (!st)
+        st = term_flush(&e);
     if (st)
         term_error(&e);
     config_free(&f);

@@ -531,13 +531,11 @@ static int run_connect(const command *cmd, int argc, char **argv)
         else
             print_recipe(c, &r);
     }
-    if (!st && (fflush(stdout) || ferror(stdout)))
-        st = err_set(&e, E_IO, "cannot write to standard output");
-    if (st)
-        term_error(&e);
+    if (!st)
+        st = term_flush(&e);
     json_decref(list);
     arena_free(&t.mem);
-    return st == E_ARG ? 2 : st ? 1 : 0;
+    return term_exit_use(st, &e);
 }
 
 const command command_connect = {

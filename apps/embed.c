@@ -274,9 +274,7 @@ static int run_texts(embed_run *r, char **words, int n_words)
         (st = read_ids(r, &e)) || (st = compute(r, &e)) ||
         (st = r->query ? print_ranks(r, &e) : print_vectors(r, &e)))
         goto out;
-    if (fflush(stdout) || ferror(stdout))
-        st = err_set(&e, E_IO, "cannot write to standard output");
-    else
+    if (!(st = term_flush(&e)))
         term_note("%d texts, %lld tokens in %.2f s on %s", r->texts.n, (long long)r->n_tokens,
                   (clock_ms() - start_ms) * 1e-3, r->info.device);
 out:
@@ -286,9 +284,7 @@ out:
     mem_free(r->to);
     texts_free(&r->texts);
     carat_model_close(r->m);
-    if (st)
-        term_error(&e);
-    return st == E_CANCELLED ? 130 : st ? 1 : 0;
+    return term_exit(st, &e);
 }
 
 static int run_embed(const command *c, int argc, char **argv)

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OTHERS_SHOWN = 16, EXIT_INTERRUPTED = 130, SHORT_CTX = 4096 };
+enum { OTHERS_SHOWN = 16, SHORT_CTX = 4096 };
 
 typedef struct fit_options {
     device_options where;
@@ -164,14 +164,12 @@ static int run_fit(const command *c, int argc, char **argv)
         measure(&r);
         st = o.json ? put_json(&r, &e) : (put_report(&r), OK);
     }
-    if (!st && (fflush(stdout) || ferror(stdout)))
-        st = err_set(&e, E_IO, "cannot write to standard output");
+    if (!st)
+        st = term_flush(&e);
     hub_view_sentence(&r.view, &e);
     bool runs = o.gpu || r.runs;
     fit_free(&r);
-    if (st)
-        term_error(&e);
-    return st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : st || !runs ? 1 : 0;
+    return !st && !runs ? 1 : term_exit_use(st, &e);
 }
 
 const command command_fit = {

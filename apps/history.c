@@ -286,11 +286,9 @@ static int run_history(const command *c, int argc, char **argv)
         return misuse("expected list, show [WHICH], search TEXT, rm WHICH... or rm --all");
     }
     conversations_free(&l);
-    if (!st && (fflush(stdout) || ferror(stdout)))
-        st = err_set(&e, E_IO, "stdout: cannot write");
-    if (st)
-        term_error(&e);
-    return st == E_ARG ? 2 : st || !found;
+    if (!st)
+        st = term_flush(&e);
+    return !st && !found ? 1 : term_exit_use(st, &e);
 }
 
 const command command_history = {

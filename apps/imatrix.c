@@ -17,8 +17,7 @@
 #include <string.h>
 
 enum {
-    PASS_BYTES = 64 << 20, /* of the logits of a pass */
-    EXIT_INTERRUPTED = 130
+    PASS_BYTES = 64 << 20 /* of the logits of a pass */
 };
 
 typedef struct imatrix_options {
@@ -215,9 +214,7 @@ out:
     mem_free(r.ids);
     mem_free(r.chunk);
     mem_free(r.vector);
-    if (st)
-        term_error(&e);
-    return st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : st ? 1 : rc;
+    return st ? term_exit_use(st, &e) : rc;
 }
 
 const command command_imatrix = {

@@ -154,11 +154,7 @@ static int run_importance(const command *c, int argc, char **argv)
         (st = compute(&o, &r, &e)))
         goto out;
     carat_model_get_info(r.m, &info);
-    if ((st = o.json ? print_json(&o, &r, &e) : print_lines(&o, &r, &e)))
-        goto out;
-    if (fflush(stdout) || ferror(stdout))
-        st = err_set(&e, E_IO, "cannot write to standard output");
-    else
+    if (!(st = o.json ? print_json(&o, &r, &e) : print_lines(&o, &r, &e)) && !(st = term_flush(&e)))
         term_note("%" PRId64 " tokens in %.2f s on %s", r.n, (clock_ms() - start_ms) * 1e-3,
                   info.device);
 out:
@@ -168,9 +164,7 @@ out:
     mem_free(r.value);
     mem_free(r.chunk);
     mem_free(r.ids);
-    if (st)
-        term_error(&e);
-    return st == E_CANCELLED ? 130 : st ? 1 : 0;
+    return term_exit(st, &e);
 }
 
 const command command_importance = {

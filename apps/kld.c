@@ -377,9 +377,7 @@ static int run_kld(const command *c, int argc, char **argv)
     if (!o.json && n_sparse)
         print_sparse(o.sparse, sparse, n_sparse);
     warn_sparse(sparse, n_sparse);
-    if (fflush(stdout) || ferror(stdout))
-        st = err_set(&e, E_IO, "cannot write to standard output");
-    else
+    if (!(st = term_flush(&e)))
         term_note("%" PRId64 " tokens twice in %.2f s on %s", n, (clock_ms() - start_ms) * 1e-3,
                   info.device);
 out:
@@ -391,9 +389,7 @@ out:
     mem_free(k.base_rows);
     mem_free(k.kld);
     mem_free(ids);
-    if (st)
-        term_error(&e);
-    return st == E_CANCELLED ? 130 : st ? 1 : 0;
+    return term_exit(st, &e);
 }
 
 const command command_kld = {

@@ -229,9 +229,7 @@ out:
     carat_model_close(m);
     lora_files_free(&loras);
     mem_free(v.ids);
-    if (st)
-        term_error(&e);
-    return st == E_CANCELLED ? 130 : st ? 1 : 0;
+    return term_exit(st, &e);
 }
 
 const command command_logits = {

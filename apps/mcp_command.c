@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RESULT_BYTES = 4 << 20, EXIT_INTERRUPTED = 130 };
+enum { RESULT_BYTES = 4 << 20 };
 
 typedef struct mcp_command_options {
     config_options config;
@@ -154,14 +154,12 @@ static int run_mcp(const command *cmd, int argc, char **argv)
     } else if (!st) {
         st = err_set(&e, E_ARG, "expected list, tools NAME, or call NAME TOOL [JSON]");
     }
-    if (!st && (fflush(stdout) || ferror(stdout)))
-        st = err_set(&e, E_IO, "cannot write to standard output");
-    if (st)
-        term_error(&e);
+    if (!st)
+        st = term_flush(&e);
     mcp_set_close(set);
     mcp_specs_free(&specs);
     config_free(&f);
-    return st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : st || failed ? 1 : 0;
+    return failed && !st ? 1 : term_exit_use(st, &e);
 }
 
 const command command_mcp = {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { RATE_WINDOW_MS = 5000, BAR_CELLS = 24, EXIT_INTERRUPTED = 130 };
+enum { RATE_WINDOW_MS = 5000, BAR_CELLS = 24 };
 
 typedef struct pull_options {
     const char *file, *revision;

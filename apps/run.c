@@ -20,8 +20,7 @@
 enum {
     PROMPT_MAX = 256 << 20, /* bytes of a prompt: far above any context */
     RESULT_ROUNDS_MAX = 8,  /* rounds of tool calls before the run counts as a loop and ends */
-    CALLS_MAX = 256,        /* tool calls of one answer that get results */
-    EXIT_INTERRUPTED = 130
+    CALLS_MAX = 256         /* tool calls of one answer that get results */
 };
 
 static const option table[] = {

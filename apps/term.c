@@ -30,9 +30,8 @@ enum {
     BAR_AFTER_MS = 300,
     BAR_EVERY_MS = 80,
     BAR_CELLS = 24,
-    HELP_CELLS = 24,  /* of the left column of a list of commands */
-    BAR_COLUMNS = 72, /* of the longest bar: two numbers and a unit */
-    EXIT_INTERRUPTED = 130
+    HELP_CELLS = 24, /* of the left column of a list of commands */
+    BAR_COLUMNS = 72 /* of the longest bar: two numbers and a unit */
 };
 
 /* Bracketed paste: xterm marks both ends of pasted text. */
@@ -157,6 +156,25 @@ void term_error(const carat_error *e)
     fputs("\n", stderr);
 }
 
+carat_status term_flush(carat_error *e)
+{
+    return fflush(stdout) || ferror(stdout) ? err_set(e, E_IO, "cannot write to standard output")
+                                            : CARAT_OK;
+}
+
+int term_exit(carat_status st, const carat_error *e)
+{
+    if (st)
+        term_error(e);
+    return st == CARAT_E_CANCELLED ? EXIT_INTERRUPTED : st ? 1 : 0;
+}
+
+int term_exit_use(carat_status st, const carat_error *e)
+{
+    int code = term_exit(st, e);
+    return st == CARAT_E_ARG ? 2 : code;
+}
+
 void term_note(const char *fmt, ...)
 {
     char line[1024];
@@ -181,10 +199,8 @@ int term_wrote(const char *path, uint64_t n_bytes, double start_ms, carat_status
                const carat_error *e)
 {
     term_progress_clear();
-    if (st) {
-        term_error(e);
-        return st == CARAT_E_CANCELLED ? EXIT_INTERRUPTED : st == CARAT_E_ARG ? 2 : 1;
-    }
+    if (st)
+        return term_exit_use(st, e);
     double s = (clock_ms() - start_ms) * 1e-3;
     term_note("%s: %.1f MiB in %.1f s, %.2f GB/s", path, (double)n_bytes * 0x1p-20, s,
               (double)n_bytes * 1e-9 / s);

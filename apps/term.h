@@ -29,6 +29,13 @@ void term_wrap_lines(bool on); /* off: lines are not broken at words; for the wh
 void term_end_words(FILE *f, word_wrap *w); /* prints the word held back */
 /* Prints "carat: SENTENCE" on stderr, after clearing the progress bar. */
 void term_error(const carat_error *e);
+/* E_IO, with a sentence, if stdout took less than everything. */
+carat_status term_flush(carat_error *e);
+/* The end of a command: prints the error of a failure. Returns the exit status: 0, 1 for failure,
+ * 130 after Ctrl-C. */
+enum { EXIT_INTERRUPTED = 130 };
+int term_exit(carat_status st, const carat_error *e);
+int term_exit_use(carat_status st, const carat_error *e); /* E_ARG is wrong use: 2 */
 void term_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Appends all of stdin. A closed stdin counts as an empty one, unless `named`: then the user asked
@@ -39,7 +46,7 @@ carat_status term_read_stdin(str *out, size_t max_bytes, bool named, carat_error
 void term_help_line(const char *left, const char *help);
 
 /* The last line of a command that writes a file: size and time, or the error. Returns the exit
- * status: 0, 1 for failure, 2 for wrong use, 130 after Ctrl-C. */
+ * status, as term_exit_use does. */
 int term_wrote(const char *path, uint64_t n_bytes, double start_ms, carat_status st,
                const carat_error *e);
 
