@@ -12,6 +12,7 @@
 #include "apps/mmproj_options.h"
 #include "apps/named.h"
 #include "apps/term.h"
+#include "base/str.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,12 +52,6 @@ static const option table[] = {
 
 /* ---- Counting ------------------------------------------------------------------------------ */
 
-static bool has_suffix(const char *s, const char *tail)
-{
-    size_t n = strlen(s), m = strlen(tail);
-    return n >= m && !strcmp(s + n - m, tail);
-}
-
 /* PREFIX.expert_used_count / PREFIX.expert_count; 1 if the file lacks them. */
 static double expert_share(const gguf *g)
 {
@@ -91,7 +86,7 @@ static void count_parameters(inspect_report *r)
         if (!strcmp(t->name, "per_layer_token_embd.weight") ||
             (own_head && !strcmp(t->name, "token_embd.weight")))
             continue;
-        active += (double)t->n_elements * (has_suffix(t->name, "_exps.weight") ? share : 1);
+        active += (double)t->n_elements * (text_ends_with(t->name, "_exps.weight") ? share : 1);
     }
     r->n_active = (uint64_t)active;
 }
@@ -304,8 +299,8 @@ static int run_inspect(const command *c, int argc, char **argv)
                  ? err_set(&e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
                            o.where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers")
                  : inspect_gpus(file.path, o.gpu, &mo, &so, o.json, &e);
-        if (!st && (fflush(stdout) || ferror(stdout)))
-            st = err_set(&e, E_IO, "cannot write to standard output");
+        if (!st)
+            st = term_flush(&e);
         goto out;
     }
     if ((st = gguf_open(&g, file.path, false, NULL, NULL, &e)))
@@ -355,8 +350,8 @@ report:
                  (o.n_ctx || kv_options_given(&o.kv) || o.where.device || o.where.strict);
     if (!st && asked && !r.plan.n_ctx)
         st = err_set(&e, r.why_not.status, "%s", r.why_not.text);
-    if (!st && (fflush(stdout) || ferror(stdout)))
-        st = err_set(&e, E_IO, "cannot write to standard output");
+    if (!st)
+        st = term_flush(&e);
     if (!st && o.target && r.lora.is_adapter && !r.lora.fits) {
         const err *why = r.lora.known ? &r.lora.misfit : &r.lora.why_not;
         st = err_set(&e, why->status, "%s", why->text);
@@ -372,9 +367,7 @@ out:
     gguf_close(&g);
     model_found_free(&file);
     model_found_free(&target);
-    if (st)
-        term_error(&e);
-    return st ? 1 : 0;
+    return term_exit(st, &e);
 }
 
 const command command_inspect = {

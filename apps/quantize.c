@@ -14,6 +14,7 @@
 #include "format/gguf_stream.h"
 #include "format/imatrix.h"
 #include "model/shapes.h"
+#include "base/str.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -60,12 +61,6 @@ typedef struct work_list {
 
 /* ---- Which tensor gets which format -------------------------------------------------------- */
 
-static bool name_ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 /* A DFlash drafter has no embedding of its own, and its attn_gate has one row per head; that of a
  * model with recurrent layers is a large matrix. An embedding beside a separate head is looked up
  * alone, so it needs no more bits than other matrices. */
@@ -99,17 +94,17 @@ static tensor_role role_of(const tensor *t, const gguf *g)
     };
     if (t->ne[1] == 1 && t->ne[2] == 1)
         return ROLE_NORM; /* vectors of every kind stay as they are */
-    if (!name_ends_with(t->name, ".weight"))
+    if (!text_ends_with(t->name, ".weight"))
         return ROLE_ROUTER;
     if (!strcmp(t->name, "fc.weight"))
         return ROLE_EIGHT_BITS;
     if (!strcmp(t->name, "token_embd.weight") && tensor_find(&g->tensors, "output.weight"))
         return ROLE_MATRIX;
-    if (drafter && name_ends_with(t->name, "attn_gate.weight"))
+    if (drafter && text_ends_with(t->name, "attn_gate.weight"))
         return ROLE_HALF;
-    if (!name_ends_with(t->name, "attn_output.weight"))
+    if (!text_ends_with(t->name, "attn_output.weight"))
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-            if (name_ends_with(t->name, names[i].end))
+            if (text_ends_with(t->name, names[i].end))
                 return names[i].role;
     return ROLE_MATRIX;
 }
@@ -135,7 +130,7 @@ static uint64_t n_matrices(const tensor *t)
 static bool has_factors(const tensor *t, const gguf *g)
 {
     char name[TENSOR_NAME_MAX + 1];
-    return t->type == NUM_NVFP4 && name_ends_with(t->name, ".weight") &&
+    return t->type == NUM_NVFP4 && text_ends_with(t->name, ".weight") &&
            tensor_find(&g->tensors, factor_name(t, name, sizeof name));
 }
 
@@ -182,7 +177,7 @@ static bool has_no_inputs(const gguf *g, const tensor *t)
         gguf_get_i64(g, key, &n[i]);
     }
     bool keys =
-        name_ends_with(t->name, "attn_k.weight") || name_ends_with(t->name, "attn_v.weight");
+        text_ends_with(t->name, "attn_k.weight") || text_ends_with(t->name, "attn_v.weight");
     return il < n[0] && (n[0] - il <= n[1] || (keys && n[0] - il <= n[2]));
 }
 

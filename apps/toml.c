@@ -112,11 +112,7 @@ static status take_escape(parser *p, str *out, bool multi)
     if (c == 'u' || c == 'U') {
         uint32_t cp = 0;
         for (int i = 0; i < (c == 'u' ? 4 : 8); i++) {
-            char d = p->at < p->end ? *p->at++ : 0;
-            int v = d >= '0' && d <= '9'   ? d - '0'
-                    : d >= 'a' && d <= 'f' ? d - 'a' + 10
-                    : d >= 'A' && d <= 'F' ? d - 'A' + 10
-                                           : -1;
+            int v = hex_digit(p->at < p->end ? *p->at++ : 0);
             if (v < 0)
                 return fail(p, "expected hexadecimal digits after \\u");
             cp = cp << 4 | (uint32_t)v;

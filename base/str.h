@@ -24,4 +24,11 @@ const char *str_text(const str *s); /* "" when empty */
 char *str_take(str *s); /* the bytes, which the caller frees with mem_free; s is empty again */
 void str_free(str *s);
 
+/* ---- Texts that are no str ---- */
+
+bool text_ends_with(const char *s, const char *end);
+int hex_digit(int c); /* its value; -1: none */
+/* For qsort and bsearch of `const char *`. */
+int text_order(const void *a, const void *b);
+
 #endif

@@ -2,6 +2,7 @@
 #include "model/lora.h"
 #include "base/hash.h"
 #include "num/num.h"
+#include "base/str.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -21,12 +22,6 @@ bool lora_is_adapter(const gguf *g)
     return says(g, "general.type", "adapter");
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 /* The tensor of a model that t is about, in buf. */
 static const char *base_name(const tensor *t, char buf[TENSOR_NAME_MAX + 1])
 {
@@ -37,7 +32,7 @@ static const char *base_name(const tensor *t, char buf[TENSOR_NAME_MAX + 1])
 /* Tables of embeddings have A the other way round: a row for each token. */
 static bool is_table(const char *name)
 {
-    return ends_with(name, "token_embd.weight");
+    return text_ends_with(name, "token_embd.weight");
 }
 
 static status read_keys(const gguf *g, lora_file *f, err *e)
@@ -74,7 +69,7 @@ static status read_name(gguf *g, lora_file *f, err *e)
     if (gguf_get_string(g, "general.name", &s) && s.n && s.n < 256)
         f->name = arena_strndup(&g->mem, s.at, (size_t)s.n);
     else
-        f->name = arena_strndup(&g->mem, name, n - (ends_with(name, ".gguf") ? 5 : 0));
+        f->name = arena_strndup(&g->mem, name, n - (text_ends_with(name, ".gguf") ? 5 : 0));
     return f->name ? OK : err_memory(e, g->path, 256);
 }
 
@@ -109,11 +104,11 @@ static status check_tensor(const gguf *g, const tensor *t, err *e)
     bool is_known = false;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         is_known |= t->type == (uint32_t)known[i];
-    if (ends_with(t->name, "_norm.weight"))
+    if (text_ends_with(t->name, "_norm.weight"))
         return err_set(e, E_UNSUPPORTED,
                        "%s: tensor %s replaces a norm of the model, which adapters here cannot",
                        g->path, t->name);
-    if (!ends_with(t->name, ".lora_a") && !ends_with(t->name, ".lora_b"))
+    if (!text_ends_with(t->name, ".lora_a") && !text_ends_with(t->name, ".lora_b"))
         return err_set(e, E_FORMAT, "%s: tensor %s is no half of a pair .lora_a and .lora_b",
                        g->path, t->name);
     if (!is_known)
@@ -158,7 +153,7 @@ static status check_tensors(const gguf *g, lora_file *f, err *e)
         const tensor *t = &g->tensors.at[i];
         if ((st = check_tensor(g, t, e)))
             break;
-        if (ends_with(t->name, ".lora_a")) {
+        if (text_ends_with(t->name, ".lora_a")) {
             st = check_pair(g, t, f, e);
         } else {
             snprintf(want, sizeof want, "%s.lora_a", base_name(t, name));
@@ -281,16 +276,17 @@ static status bind_pair(model *m, model_lora *x, const tensor *base, const tenso
 /* A weight of products or a table: the rest of a model, such as norms, is neither. */
 static bool can_adapt(const weight *w)
 {
-    return ends_with(w->name, ".weight") && !ends_with(w->name, "_norm.weight") &&
-           !ends_with(w->name, "conv1d.weight") && !ends_with(w->name, "rope_freqs.weight");
+    return text_ends_with(w->name, ".weight") && !text_ends_with(w->name, "_norm.weight") &&
+           !text_ends_with(w->name, "conv1d.weight") &&
+           !text_ends_with(w->name, "rope_freqs.weight");
 }
 
 /* Is it a matrix of keys or values that the model leaves out, in a layer that takes those of
  * another one? PEFT adapts the modules of all layers. */
 static bool is_left_out(const model *m, const tensor *base)
 {
-    return m->claimed[base - m->file.tensors.at] &&
-           (ends_with(base->name, ".attn_k.weight") || ends_with(base->name, ".attn_v.weight"));
+    return m->claimed[base - m->file.tensors.at] && (text_ends_with(base->name, ".attn_k.weight") ||
+                                                     text_ends_with(base->name, ".attn_v.weight"));
 }
 
 /* Weights of a tensor, at most: queries, keys and values in one. */
@@ -356,7 +352,7 @@ status model_add_lora(model *m, gguf *g, err *e)
         !(x->pair = arena_array(&m->mem, (size_t)x->is.n_pairs * PARTS_MAX, sizeof *x->pair)))
         st = err_memory(e, x->file.path, (size_t)x->is.n_pairs * PARTS_MAX * sizeof *x->pair);
     for (uint64_t i = 0; i < x->file.tensors.n && !st; i++)
-        if (ends_with(x->file.tensors.at[i].name, ".lora_a"))
+        if (text_ends_with(x->file.tensors.at[i].name, ".lora_a"))
             st = bind_tensors(m, x, &x->file.tensors.at[i], n_base, e);
     if (st) {
         gguf_close(&x->file);

@@ -4,6 +4,7 @@
  * that is not in the table is refused, because nothing says whether a part of it would do.
  */
 #include "model/shard.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,12 +102,6 @@ static const char *stem_of(const char *name, char *buf, size_t cap)
     memcpy(buf, name, n);
     buf[n] = 0;
     return buf;
-}
-
-static bool ends(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && !strcmp(s + n - m, with);
 }
 
 static bool is_listed(const char *stem, const char *const *list, size_t n)
@@ -319,15 +314,17 @@ static status cut(const shard_layer *l, const shard_tensor *t, shard_range range
     if (!find_kind(l, t->name, &kind, &unit))
         return refuse(t, "it is not known what its rows are", e);
     const bool in = kind == KIND_HEADS_IN || kind == KIND_UNITS_IN || kind == KIND_DELTA_V_IN;
-    const bool bias = ends(t->name, ".bias"), vector = bias || t->n_dims == 1;
+    const bool bias = text_ends_with(t->name, ".bias"), vector = bias || t->n_dims == 1;
     const bool units = kind == KIND_UNITS || kind == KIND_UNITS_TWICE || kind == KIND_UNITS_IN;
     *s = (shard){.axis = kind == KIND_FIRST && range.from ? SHARD_NONE : SHARD_WHOLE};
-    if (units && unit == UNIT_EXPERTS && !ends(t->name, "scale") && has_whole_experts(l)) {
+    if (units && unit == UNIT_EXPERTS && !text_ends_with(t->name, "scale") &&
+        has_whole_experts(l)) {
         s->partial = in && !bias;
         return cut_by_expert(l, t, range, s, e);
     }
     /* A sum over all inputs gets its bias once. A scale belongs to a whole matrix. */
-    if (kind == KIND_WHOLE || kind == KIND_FIRST || (in && bias) || ends(t->name, "scale"))
+    if (kind == KIND_WHOLE || kind == KIND_FIRST || (in && bias) ||
+        text_ends_with(t->name, "scale"))
         return OK;
     s->axis = in || vector ? SHARD_IN : SHARD_OUT;
     s->partial = in;

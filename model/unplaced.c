@@ -1,5 +1,6 @@
 /* unplaced.c - see unplaced.h. */
 #include "model/unplaced.h"
+#include "base/str.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -50,12 +51,6 @@ static const char *after(const char *name, const char *prefix)
     return strncmp(name, prefix, n) ? name : name + n;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 bool unplaced_is_allowed(const char *name)
 {
     const char *bare = after(after(after(name, "model."), "thinker."), "model.");
@@ -63,7 +58,7 @@ bool unplaced_is_allowed(const char *name)
         if (!strncmp(bare, towers[i], strlen(towers[i])))
             return true;
     for (size_t i = 0; i < sizeof computed / sizeof *computed; i++)
-        if (ends_with(name, computed[i]))
+        if (text_ends_with(name, computed[i]))
             return true;
     return false;
 }

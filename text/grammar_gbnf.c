@@ -11,6 +11,7 @@
  */
 #include "text/grammar_int.h"
 #include "base/utf8.h"
+#include "base/str.h"
 
 #include <string.h>
 
@@ -120,10 +121,7 @@ static bool gbnf_hex(gbnf *g, int digits, uint32_t *cp)
 {
     uint32_t x = 0;
     for (int i = 0; i < digits; i++) {
-        int c = gbnf_peek(g), v = c >= '0' && c <= '9'   ? c - '0'
-                                  : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                  : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                         : -1;
+        int v = hex_digit(gbnf_peek(g));
         if (v < 0)
             return fail_at(g, "an escape with too few hexadecimal digits");
         x = x << 4 | (uint32_t)v;

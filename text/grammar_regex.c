@@ -10,6 +10,7 @@
  */
 #include "text/grammar_int.h"
 #include "base/utf8.h"
+#include "base/str.h"
 
 #include <string.h>
 
@@ -86,10 +87,7 @@ static bool regex_hex(regex *r, int digits_wanted, uint32_t *cp)
 {
     uint32_t x = 0;
     for (int i = 0; i < digits_wanted; i++, r->at++) {
-        int c = regex_peek(r), v = c >= '0' && c <= '9'   ? c - '0'
-                                   : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                   : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                          : -1;
+        int v = hex_digit(regex_peek(r));
         if (v < 0)
             return regex_refuse(r, E_FORMAT, "an escape with too few hexadecimal digits");
         x = x << 4 | (uint32_t)v;

@@ -9,6 +9,7 @@
 #include "base/decimal.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/str.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -71,11 +72,7 @@ static int32_t take_hex4(parser *p)
     if (p->n - p->at < 4)
         return -1;
     for (int i = 0; i < 4; i++) {
-        char c = p->text[p->at + (size_t)i];
-        int d = c >= '0' && c <= '9'   ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                       : -1;
+        int d = hex_digit(p->text[p->at + (size_t)i]);
         if (d < 0)
             return -1;
         v = v * 16 + d;

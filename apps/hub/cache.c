@@ -4,6 +4,7 @@
 #include "apps/hub/names.h"
 #include "apps/hub/place.h"
 #include "apps/hub/store.h"
+#include "base/str.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -117,11 +118,6 @@ static bool collect(snapshot *s, const char *inside, int depth)
     return ok;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* The SHA-256 that a link's target is named by; "" if it is named otherwise. */
 static void digest_of(const char *path, char out[65])
 {
@@ -191,7 +187,7 @@ static status read_repo(const char *dir, const char *repo, model_list *l, arena 
     *s = (snapshot){.root = path_join(mem, snaps, commit), .mem = mem};
     if (!s->root || !collect(s, "", 0))
         return err_memory(e, repo, sizeof commit);
-    qsort(s->path, s->n, sizeof *s->path, by_name);
+    qsort(s->path, s->n, sizeof *s->path, text_order);
     status st = OK;
     for (size_t i = 0; i < s->n && !st; i++)
         if (is_first_file(s->path[i]))

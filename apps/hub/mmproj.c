@@ -10,6 +10,7 @@
 #include "apps/hub/place.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -100,11 +101,6 @@ bool mmproj_may_fit(const char *model)
     return width_of(model, false, &k) >= 0;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Names of towers' files in a directory. */
 static status read_names(const char *dir, const char *name[TOWERS_MAX], size_t *n, arena *mem,
                          err *e)
@@ -119,7 +115,7 @@ static status read_names(const char *dir, const char *name[TOWERS_MAX], size_t *
     if (d)
         closedir(d);
     if (!st && *n)
-        qsort(name, *n, sizeof *name, by_name);
+        qsort(name, *n, sizeof *name, text_order);
     return st;
 }
 

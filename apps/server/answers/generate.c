@@ -14,6 +14,7 @@
 #include "apps/server/answers/stored.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -378,11 +379,6 @@ static bool take_history(stream *st, problem *p)
            problem_from(p, &e);
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Finds the items of the store that the input refers to. Unknown ones are refused by the parser. */
 static bool take_references(stream *st, problem *p)
 {
@@ -404,7 +400,7 @@ static bool take_references(stream *st, problem *p)
     if (n > REQUEST_MAX_REFERENCES)
         return problem_set(p, 400, "input", "'input' refers to %zu items; at most %d", n,
                            REQUEST_MAX_REFERENCES);
-    qsort(ids, n, sizeof *ids, by_text);
+    qsort(ids, n, sizeof *ids, text_order);
     for (size_t i = 1; i < n; i++) /* else a short body could become a long prompt */
         if (!strcmp(ids[i - 1], ids[i]))
             return problem_set(p, 400, "input", "'input' refers to '%.60s' more than once", ids[i]);

@@ -4,6 +4,7 @@
 #include "apps/jsonw.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -305,15 +306,10 @@ bool stored_items(stored *s, int32_t owner, const char *id, bool output, str *it
     return last != NULL;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Which of the sorted ids this is, or n. */
 static size_t place_of(const char *const *ids, size_t n, const char *id)
 {
-    const char *const *at = bsearch(&id, ids, n, sizeof *ids, by_text);
+    const char *const *at = bsearch(&id, ids, n, sizeof *ids, text_order);
     return at ? (size_t)(at - ids) : n;
 }
 

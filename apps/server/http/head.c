@@ -1,5 +1,6 @@
 /* head.c - see head.h. */
 #include "apps/server/http/head.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -111,14 +112,6 @@ bool key_is(const char *key, const char *given)
 }
 
 /* ---- Addresses ---- */
-
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
 
 /* Decodes %XX in paths and queries. %00 stays as it is: as a NUL it would end the text, and
  * "/health%00x" would be another path than it seems. */
