@@ -12,7 +12,6 @@
 #include "apps/bench_int.h"
 #include "base/mem.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 enum { LINES_MAX = 40 };

@@ -11,7 +11,6 @@
 #include "apps/state_dir.h"
 #include "apps/term.h"
 #include "base/arena.h"
-#include "base/mem.h"
 #include "base/nearest.h"
 #include "base/show.h"
 #include "base/str.h"

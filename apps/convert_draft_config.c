@@ -11,10 +11,8 @@
 #include "model/dflash_shapes.h"
 #include "model/draft_kind.h"
 #include "model/gemma4_mtp_shapes.h"
-#include "text/family.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 /* The objects in which a key may be; unused ones are NULL. */
 typedef struct draft_config {

@@ -13,7 +13,6 @@
 #include "model/qwen35.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

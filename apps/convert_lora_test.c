@@ -9,7 +9,6 @@
 #include "tests/toy_model.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* A table of embeddings as PEFT saves its adapter, of rank 2: A is [rank, vocabulary], B [width,
  * rank]. */

@@ -5,7 +5,6 @@
 #include "format/gguf.h"
 #include "model/shapes.h"
 #include "tests/test.h"
-#include "base/map.h"
 #include "base/mem.h"
 
 #include <math.h>

@@ -21,7 +21,6 @@
 #include "apps/sample_options.h"
 #include "apps/sparse_options.h"
 #include "apps/term.h"
-#include "base/map.h"
 #include "base/mem.h"
 
 #include <errno.h>

@@ -5,7 +5,6 @@
  */
 #include "apps/daemon_int.h"
 #include "apps/ids.h"
-#include "base/bytes.h"
 #include "base/map.h"
 #include "base/mem.h"
 

@@ -6,7 +6,6 @@
 #include "apps/device_options.h"
 #include "apps/fit_report.h"
 #include "apps/hub/hub.h"
-#include "apps/hub/names.h"
 #include "apps/inspect_int.h"
 #include "apps/kv_options.h"
 #include "apps/term.h"

@@ -14,7 +14,6 @@
 #include "base/str.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 typedef struct importance_options {
     const char *model, *tokens, *text, *isa;

@@ -6,7 +6,6 @@
 #include "base/nearest.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A table of settings as JSON, which files of other programs are: one reader checks both. NULL: no

@@ -8,7 +8,6 @@
 #include "apps/run_int.h"
 #include "apps/run_tab.h"
 #include "apps/state_dir.h"
-#include "base/map.h"
 #include "base/mem.h"
 
 #include <errno.h>

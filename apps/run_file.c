@@ -7,7 +7,6 @@
  */
 #include "apps/run_int.h"
 #include "base/map.h"
-#include "base/mem.h"
 #include "base/utf8.h"
 
 #include <errno.h>

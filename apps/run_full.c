@@ -4,7 +4,6 @@
  * The kept file of the conversation so far stays as it is: what follows gets a file of its own.
  */
 #include "apps/run_int.h"
-#include "base/mem.h"
 
 #include <string.h>
 

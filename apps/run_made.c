@@ -7,7 +7,6 @@
 #include "apps/hub/made.h"
 #include "apps/run_int.h"
 #include "base/json.h"
-#include "base/mem.h"
 
 #include <string.h>
 #include <sys/stat.h>

@@ -5,7 +5,6 @@
  */
 #include "apps/jsonw.h"
 #include "apps/run_int.h"
-#include "base/mem.h"
 #include "base/show.h"
 
 #include <string.h>

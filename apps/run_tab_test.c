@@ -1,6 +1,5 @@
 /* run_tab_test.c - what Tab inserts and lists, for commands, words and files. */
 #include "apps/run_tab.h"
-#include "base/mem.h"
 #include "tests/test.h"
 
 #include <sys/stat.h>

@@ -17,7 +17,6 @@
 #include "model/model.h"
 #include "model/table.h"
 
-#include <inttypes.h>
 #include <math.h>
 
 typedef struct {

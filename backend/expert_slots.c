@@ -3,8 +3,6 @@
 #include "backend/expert_slots.h"
 #include "base/mem.h"
 
-#include <string.h>
-
 status expert_slots_init(expert_slots *s, int32_t n_experts, int32_t n_slots, err *e)
 {
     *s = (expert_slots){0};

@@ -5,8 +5,6 @@
 #include "base/rng.h"
 #include "tests/test.h"
 
-#include <string.h>
-
 static err why; /* of the test under way, which has a process of its own */
 
 enum { E_MOST = 40 };

@@ -8,7 +8,6 @@
 #include "backend/ops.h"
 #include "backend/pass.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 enum { SCRATCH_ALIGN = 64 };

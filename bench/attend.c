@@ -21,7 +21,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { DIM = 512, TURNING = 64, REPS = 31, N_WORDS = 21, ROWS_STORED = 512 };

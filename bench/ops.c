@@ -13,7 +13,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -29,7 +29,6 @@
  */
 #include "backend/key_walk.h"
 #include "base/json.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "engine/engine_int.h"
 #include "kv/rescore.h"

@@ -13,7 +13,6 @@
 #include "base/mem.h"
 #include "kv/snapshot_file.h"
 
-#include <string.h>
 #include <sys/stat.h>
 
 struct slot_question {

@@ -1,7 +1,6 @@
 /* compress_test.c - prompt compression through the library: a thousand made-up conversations of
  * which only what may be shortened is, beginnings that stay, the memory of what was shortened,
  * scorers that fail, and a whole model as its own scorer. */
-#include "tests/fidelity_model.h"
 #include "tests/talk_json.h"
 #include "tests/toy_model.h"
 #include "base/mem.h"

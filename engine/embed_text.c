@@ -7,7 +7,6 @@
 #include "engine/engine_int.h"
 #include "base/str.h"
 
-#include <stdio.h>
 #include <string.h>
 
 typedef struct named_prompt {

@@ -5,7 +5,6 @@
 #include "base/rng.h"
 #include "tests/test.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

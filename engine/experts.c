@@ -11,7 +11,6 @@
 #include "base/mem.h"
 #include "base/pool.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,6 @@
 #include "base/mem.h"
 #include "text/grammar.h"
 
-#include <string.h>
-
 struct carat_grammar {
     grammar *g;
     matcher *match;

@@ -13,7 +13,6 @@
 #include "base/mem.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { TAIL = CARAT_IMPORTANCE_TAIL, SMOOTH = CARAT_IMPORTANCE_SMOOTH };
 

@@ -8,7 +8,6 @@
 #include "tests/synth_file.h"
 #include "tests/test.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Decoding by two H200s of one host, against one of them (bench/journal/gpus.md): 31B gains, the

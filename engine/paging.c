@@ -8,7 +8,6 @@
 #include "engine/batch_int.h"
 #include "engine/scorer.h"
 #include "kv/pager.h"
-#include "text/family.h"
 
 #include <stdio.h>
 #include <string.h>

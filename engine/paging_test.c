@@ -1,7 +1,6 @@
 /* paging_test.c - which turns of a prompt stay in a pool that is smaller than the context. */
 #include "engine/batch_int.h"
 #include "tests/test.h"
-#include "text/family.h"
 
 #include <unistd.h>
 

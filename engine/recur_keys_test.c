@@ -8,7 +8,6 @@
 #include "tests/test.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { CTX = 1536, KEEP = 512, PROMPT = 1300, INTERVAL = 4 /* every fourth layer is full */ };

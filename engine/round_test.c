@@ -9,7 +9,6 @@
 #include "base/rng.h"
 #include "tests/dflash_file.h"
 #include "tests/kv_rig.h"
-#include "tests/mtp_rig.h"
 #include "tests/round_rig.h"
 #include "tests/test.h"
 

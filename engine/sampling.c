@@ -5,7 +5,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

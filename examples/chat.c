@@ -6,7 +6,6 @@
 #include <carat.h>
 
 #include <stdio.h>
-#include <string.h>
 
 static bool show(void *user, const carat_event *ev)
 {

@@ -5,7 +5,6 @@
  * writer wrote reads back equal, mapped and direct, in one part and in several.
  */
 #include "tests/test.h"
-#include "base/bytes.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"

@@ -11,7 +11,6 @@
 #include "num/num.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <sys/stat.h>
 
 enum {

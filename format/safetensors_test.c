@@ -4,7 +4,6 @@
  * ones each says one thing wrong. Sharded sets are found through their index.
  */
 #include "tests/test.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/str.h"

@@ -16,8 +16,6 @@
 #include "text/qwen.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static vocab *small_vocab(void)

@@ -9,8 +9,6 @@
 #include "base/mem.h"
 #include "model/draft_kind.h"
 
-#include <stdlib.h>
-
 static void try_config(const uint8_t *data, size_t n)
 {
     json_t *config = NULL;

@@ -16,7 +16,6 @@
 #include "model/gemma4_mtp.h"
 #include "model/model.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {

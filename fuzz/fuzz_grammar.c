@@ -11,8 +11,6 @@
 #include "text/qwen.h"
 #include "text/grammar_int.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const token_tree *small_tree(void)

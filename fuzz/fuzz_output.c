@@ -17,8 +17,6 @@
 #include "text/stream.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct heard {

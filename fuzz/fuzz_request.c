@@ -11,8 +11,6 @@
 #include "apps/server/dialects/request.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #if CARAT_FUZZ

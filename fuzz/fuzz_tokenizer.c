@@ -14,8 +14,6 @@
 #include "text/qwen.h"
 #include "text/vocab.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Of a long text the encoder sees nothing that it has not seen in a short one, and takes a hundred

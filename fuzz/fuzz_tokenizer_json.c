@@ -11,8 +11,6 @@
 #include "text/qwen.h"
 #include "text/vocab.h"
 
-#include <stdlib.h>
-
 enum { DEPTH_MAX = 32, TOKENS_MOST = 1024, TEXT_MOST = 256 };
 
 static void load(const convert_vocab *v, const uint8_t *data, size_t n)

@@ -4,7 +4,6 @@
  * layer wins. This file also decides whether a layer whose values are its raw keys keeps one stream
  * or two.
  */
-#include "base/bytes.h"
 #include "kv/kv.h"
 
 #include <stdio.h>

@@ -13,7 +13,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { N_NEAR = 12 };        /* rows that a row sees, itself included */
 static const float CAP = 50; /* of scores */

@@ -11,7 +11,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { THETA = 100 }; /* of the rotation; in no file */
 

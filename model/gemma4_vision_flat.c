@@ -9,8 +9,6 @@
 #include "model/gemma4_vision.h"
 #include "model/bind.h"
 
-#include <string.h>
-
 static const float LAYER_EPS = 1e-5f;
 
 #define TINY                                                                                       \

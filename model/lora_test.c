@@ -9,7 +9,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <stdlib.h>
 
 enum { CTX = 160, MOST = 2 };
 

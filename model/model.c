@@ -7,7 +7,6 @@
 #include "model/model.h"
 #include "backend/plan.h"
 #include "backend/ranks.h"
-#include "base/bytes.h"
 #include "base/mem.h"
 #include "model/dflash.h"
 #include "model/gemma3.h"

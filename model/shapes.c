@@ -14,7 +14,6 @@
 #include "model/gemma4_vision.h"
 #include "model/qwen_vision.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

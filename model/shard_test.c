@@ -7,7 +7,6 @@
 #include "model/table.h"
 #include "tests/test.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static bool by_layer(const table_key *k)

@@ -13,7 +13,6 @@
 #include "model/shard.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct weight_pieces {

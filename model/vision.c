@@ -8,7 +8,6 @@
 #include "model/bind.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static const vision_arch *const towers[] = {&gemma4v_vision, &gemma4uv_vision, &qwen3vl_vision};

@@ -4,8 +4,6 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
-#include <string.h>
-
 static const char *model, *in;
 
 static void run(spawned *r, const char *const *args)

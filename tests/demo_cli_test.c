@@ -1,7 +1,6 @@
 /* demo_cli_test.c - the program with its bundled model, as users run it. */
 #include "tests/spawn.h"
 #include "tests/test.h"
-#include "base/map.h"
 
 #include <unistd.h>
 

@@ -6,8 +6,6 @@
 #include "num/num.h"
 #include "tests/test.h"
 
-#include <inttypes.h>
-
 const char *const fidelity_names[] = {
     "all",     "e2b",           "moe",        "dense",    "unified",
     "wide",    "qwen3",         "qwen3-yarn", "qwen3moe", "llama",

@@ -1,7 +1,6 @@
 /* importance_test.c - `carat importance`: values of chunks as lines and as JSON, and a sentence for
  * wrong input. engine/importance_test.c compares the values themselves. */
 #include "base/json.h"
-#include "base/map.h"
 #include "tests/fidelity_model.h"
 #include "tests/spawn.h"
 #include "tests/test.h"

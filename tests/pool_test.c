@@ -6,7 +6,6 @@
 #include "carat_bench.h"
 #include "tests/test.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -8,7 +8,6 @@
 #include "base/map.h"
 #include "base/mem.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

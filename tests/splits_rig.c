@@ -1,7 +1,6 @@
 /* splits_rig.c - see splits_rig.h. */
 #include "tests/splits_rig.h"
 #include "base/err.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "tests/synth_file.h"
 #include "tests/test.h"

@@ -8,7 +8,6 @@
 #include "tests/vocab_json.h"
 #include "tests/vocab_parts.h"
 #include "text/vocab_int.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/utf8.h"

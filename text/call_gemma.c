@@ -5,8 +5,6 @@
 #include "text/gemma4.h"
 #include "text/parse_int.h"
 
-#include <string.h>
-
 /* The name behind "call:", at *at; *at becomes the offset of what ends it. */
 static size_t take_gemma_name(const char *s, size_t n, size_t *at)
 {

@@ -21,8 +21,6 @@
  */
 #include "text/gemma4.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #define EMPTY_THOUGHT "<|channel>thought\n<channel|>"

@@ -19,8 +19,6 @@
  */
 #include "text/laguna.h"
 
-#include <string.h>
-
 #define DEFAULT_SYSTEM                                                                             \
     "You are a helpful, conversationally-fluent assistant made by Poolside. You are here to be "   \
     "helpful to users through natural language conversations."

@@ -17,7 +17,6 @@
 #include "text/llama.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define HEADER "<|start_header_id|>"
 #define HEADER_END "<|end_header_id|>\n\n"

@@ -6,7 +6,6 @@
 #include "text/gemma4.h"
 #include "tests/chat_replay.h"
 #include "tests/toy_vocab.h"
-#include "text/chat_int.h"
 #include "base/map.h"
 #include "base/mem.h"
 

@@ -13,8 +13,6 @@
 #include "text/gemma3.h"
 #include "text/gemma4.h"
 
-#include <string.h>
-
 #define TURN "<start_of_turn>"
 #define TURN_END "<end_of_turn>"
 

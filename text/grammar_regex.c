@@ -12,8 +12,6 @@
 #include "base/utf8.h"
 #include "base/str.h"
 
-#include <string.h>
-
 enum { MAX_RANGES = 1024 };
 
 typedef struct regex {

@@ -2,12 +2,10 @@
  * of theirs, which a plain validator below reads; calls by the parser that will read them. */
 #include "text/grammar_int.h"
 #include "text/jtree.h"
-#include "text/parse_int.h"
 #include "tests/test.h"
 #include "text/gemma4.h"
 #include "tests/toy_vocab.h"
 #include "base/rng.h"
-#include "base/utf8.h"
 
 typedef struct follower {
     grammar *g;

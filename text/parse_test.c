@@ -1,7 +1,6 @@
 /* parse_test.c - answers: every rule by example, every example at every cut. */
 #include "tests/test.h"
 #include "text/gemma4.h"
-#include "text/parse_int.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/utf8.h"

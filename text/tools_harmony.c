@@ -10,7 +10,6 @@
  * description has no comment; the template fails there.
  */
 #include "text/gpt_oss.h"
-#include "base/utf8.h"
 
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "base/utf8.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 

@@ -2,7 +2,6 @@
 #include "apps/mcp/mcp_int.h"
 
 #include "base/json.h"
-#include "base/map.h"
 #include "base/nearest.h"
 
 #include <stdlib.h>

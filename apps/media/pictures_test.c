@@ -4,7 +4,6 @@
 #include "apps/media/fetch.h"
 #include "apps/media/pictures.h"
 #include "tests/test.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 

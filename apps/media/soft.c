@@ -3,7 +3,6 @@
 #include "base/mem.h"
 
 #include <pthread.h>
-#include <string.h>
 
 /* Pictures that are decoded side by side take at most DECODING_BYTES; one alone may take more. They
  * begin in the order in which they came, so a large one waits for no more than those before it. */

@@ -1,7 +1,6 @@
 /* offload.c - see offload.h: which kernels run here. */
 #include "backend/cpu/offload.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__)

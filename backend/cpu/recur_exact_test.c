@@ -5,7 +5,6 @@
  * which an error of the state would grow. recur_test.c compares kernels with the definition.
  */
 #include "backend/cpu/cpu_test_int.h"
-#include "backend/recur_walk.h"
 #include "tests/fidelity_model.h"
 
 enum { CHUNK = 64 };

@@ -6,7 +6,6 @@
  * the host chooses kernels. tests/cuda/check_plan.c compares it with the kernels' own answers.
  */
 #include "backend/cuda/attend/launch_attend.h"
-#include "backend/cuda/recur/launch_recur.h"
 #include "backend/cuda/attend/launch_skip.h"
 
 #ifndef NONE_SIZES /* check_plan.c takes the rest */

@@ -13,7 +13,6 @@
 #include "tests/cuda/check_int.h"
 #include "tests/rig_model.h"
 #include "backend/cuda/cuda_int.h"
-#include "base/mem.h"
 #include "kv/snapshot.h"
 #include "model/model.h"
 

@@ -4,7 +4,6 @@
  * Also of models whose layers several devices on one GPU share.
  */
 #include "tests/cuda/check_int.h"
-#include "backend/cuda/cuda_int.h"
 #include "backend/experts.h"
 #include "base/map.h"
 #include "base/mem.h"

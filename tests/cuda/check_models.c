@@ -2,7 +2,6 @@
  * the CPU reference with weights of blocks, on two GPUs, and their memory against its plan.
  */
 #include "tests/cuda/check_int.h"
-#include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
 #include "carat.h"
 #include "model/model.h"

@@ -6,7 +6,6 @@
 #include "engine/batch_int.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

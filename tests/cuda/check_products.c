@@ -10,7 +10,6 @@
 #include "base/mem.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 const double F32_BOUND = 1e-10, INT8_BOUND = 2e-4, BF16_BOUND = 2e-5;

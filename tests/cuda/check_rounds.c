@@ -7,7 +7,6 @@
 #include "tests/cuda/check_int.h"
 #include "tests/fidelity_model.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 enum { ANSWER = 48, JOBS = 8, DEPTHS = 31, CTX = 256 };

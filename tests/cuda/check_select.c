@@ -10,7 +10,6 @@
 #include "base/mem.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { LIST_TILES = 192 }; /* of a case, at most */
 

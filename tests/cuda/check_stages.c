@@ -8,7 +8,6 @@
 #include "carat.h"
 #include "tests/fidelity_model.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -8,8 +8,6 @@
 #include "backend/cuda/product/launch_tall.h"
 #include "base/mem.h"
 
-#include <string.h>
-
 enum { K = 2 }; /* experts of a row */
 
 typedef struct tall_case {

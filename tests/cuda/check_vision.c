@@ -2,11 +2,9 @@
  * transformers, published widths against the CPU reference, and their memory against its plan.
  */
 #include "tests/cuda/check_int.h"
-#include "backend/cuda/cuda_int.h"
 #include "carat.h"
 #include "model/vision_test_int.h"
 #include "tests/deep_prompt.h"
-#include "tests/fidelity_model.h"
 
 #include <unistd.h>
 

@@ -3,7 +3,6 @@
 
 #include "apps/hub/made.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static bool is_harmless(const char *name)

@@ -7,8 +7,6 @@
  */
 #include "apps/server/answers/fit.h"
 
-#include "base/utf8.h"
-
 #include <string.h>
 
 enum { PARTS = 8, STAYS = -1 };

@@ -13,8 +13,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum {

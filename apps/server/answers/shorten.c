@@ -5,9 +5,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { POLL_MS = 50 }; /* how often a waiting thread checks that the client is still connected */
 
 struct shortening {

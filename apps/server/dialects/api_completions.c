@@ -8,9 +8,6 @@
 #include "apps/server/dialects/parts.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* ---- Reading ---- */
 
 bool read_prompt(request *rq, const request_limits *lim, problem *p)

@@ -9,7 +9,6 @@
 #include "apps/jsonw.h"
 #include "apps/server/dialects/tool_kinds.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- Writing ---- */

@@ -5,8 +5,6 @@
 #include "base/base64.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* ---- Reading ---- */
 

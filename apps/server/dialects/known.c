@@ -19,7 +19,6 @@
 
 #include "base/nearest.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

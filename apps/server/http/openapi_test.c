@@ -6,7 +6,6 @@
 #include "apps/server/http/openapi.h"
 #include "apps/server/dialects/request.h"
 #include "tests/test.h"
-#include "base/map.h"
 
 #include <stdio.h>
 #include <stdlib.h>

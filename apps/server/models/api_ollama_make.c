@@ -14,7 +14,6 @@
 #include "base/utf8.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <strings.h>
 #include <unistd.h>
 

@@ -8,7 +8,6 @@
 #include "base/mem.h"
 #include "base/show.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 

@@ -12,8 +12,6 @@
 #include "apps/server/models/pulls.h"
 #include "base/mem.h"
 
-#include <string.h>
-
 static void reply_success(exchange *x, const problem *p)
 {
     if (p->status) {

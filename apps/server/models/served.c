@@ -1,7 +1,6 @@
 /* served.c - see served.h. */
 #include "apps/server/models/served.h"
 
-#include "apps/media/soft.h"
 #include "apps/named.h"
 #include "apps/pool_options.h"
 #include "apps/server/answers/live.h"
@@ -9,7 +8,6 @@
 #include "apps/term.h"
 #include "base/mem.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* The model keeps it beyond the loading. */

@@ -13,8 +13,6 @@
 #include "backend/key_walk.h"
 #include "backend/sparse.h"
 
-#include <string.h>
-
 _Static_assert((int)SPARSE_COUNTS == (int)SPARSE_BINS + 2, "a tally on the device");
 _Static_assert((int)SELECT_ROWS == (int)SPARSE_TILE, "a query block");
 
