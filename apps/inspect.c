@@ -259,114 +259,141 @@ static void put_report(const inspect_report *r, const char *target)
         inspect_draft_put(&r->draft, target);
 }
 
-/* -------------------------------------------------------------------------------------------- */
+/* ---- The command --------------------------------------------------------------------------- */
+
+typedef struct inspection {
+    const inspect_options *o;
+    model_found file, target;
+    carat_model_options model_options;
+    carat_session_options session;
+    gguf g;
+    carat_model *m;
+    carat_model_info info;
+    inspect_report r;
+} inspection;
+
+/* Plans of sessions on GPUs that need not be here. */
+static status plan_gpus(inspection *x, err *e)
+{
+    const inspect_options *o = x->o;
+    if (o->draft_device)
+        return err_set(e, E_ARG, "--gpu plans a model without a drafter: omit --draft-device");
+    if (o->where.gpu_mb || device_lists_gpus(&o->where))
+        return err_set(e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
+                       o->where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers");
+    x->session.n_outputs = 1; /* as carat run */
+    return inspect_gpus(x->file.path, o->gpu, &x->model_options, &x->session, o->json, e);
+}
+
+static status plan_model(inspection *x, const inspect_picture *picture, err *e)
+{
+    inspect_report *r = &x->r;
+    if (named_open(x->file.path, &x->model_options, &x->m, &r->why_not) ||
+        carat_plan(x->m, &x->session, &r->plan, &r->why_not))
+        return OK;
+    r->n_kinds = carat_plan_kv(x->m, &x->session, r->kind, INSPECT_KINDS, NULL);
+    r->n_weights = carat_plan_weights(x->m, r->weight, INSPECT_KINDS);
+    carat_model_get_info(x->m, &x->info);
+    r->model = &x->info;
+    r->n_active = x->info.n_params_active; /* the model knows which tensors it does not use */
+    return x->info.mmproj ? inspect_vision_open(&r->vision, x->info.mmproj, picture, e) : OK;
+}
+
+/* A model, a drafter or a tower. */
+static status inspect_model(inspection *x, err *e)
+{
+    const inspect_options *o = x->o;
+    const inspect_picture picture = {o->image, x->model_options.image_tokens};
+    const char *path = x->file.path;
+    inspect_report *r = &x->r;
+    status st = OK;
+    inspect_draft_open(&r->draft, path, &x->g);
+    r->vision.is_tower = inspect_is_tower(&x->g);
+    if (r->vision.is_tower && (st = inspect_vision_open(&r->vision, path, &picture, e)))
+        return st;
+    if (o->target)
+        r->draft.own = false; /* the whole model drafts for the other one */
+    if (o->target || r->draft.own)
+        inspect_draft_plan(&r->draft, path, o->target ? x->target.path : path, o->draft_device,
+                           &x->model_options, &x->session);
+    if ((!o->target || r->draft.kind == DRAFT_NONE) && (st = plan_model(x, &picture, e)))
+        return st;
+    if (o->image && !r->vision.tower && !r->vision.is_tower)
+        return err_set(e, E_ARG, "%s is no vision tower and has none beside it (--image)", path);
+    inspect_words_read(&r->words, &x->g, x->m);
+    return OK;
+}
+
+static status inspect_file(inspection *x, err *e)
+{
+    const inspect_options *o = x->o;
+    inspect_report *r = &x->r;
+    status st = gguf_open(&x->g, x->file.path, false, NULL, NULL, e);
+    if (st)
+        return st;
+    r->g = &x->g;
+    count_parameters(r);
+    inspect_lora_open(&r->lora, &x->g, o->target ? x->target.path : NULL);
+    if (r->lora.is_adapter && o->draft_device)
+        return err_set(e, E_ARG, "%s is an adapter, no drafter (--draft-device)", x->file.path);
+    if (!r->lora.is_adapter && (st = inspect_model(x, e)))
+        return st;
+    if (o->json)
+        return inspect_json(r, e);
+    put_report(r, o->target);
+    return OK;
+}
+
+/* What the options ask for and the file does not give. */
+static status answer_asked(const inspection *x, err *e)
+{
+    const inspect_options *o = x->o;
+    const inspect_report *r = &x->r;
+    const err *why = NULL;
+    if (r->lora.is_adapter) {
+        if (o->target && !r->lora.fits)
+            why = r->lora.known ? &r->lora.misfit : &r->lora.why_not;
+    } else if ((!r->draft.known || r->draft.own) && !r->plan.n_ctx &&
+               (o->n_ctx || kv_options_given(&o->kv) || o->where.device || o->where.strict)) {
+        why = &r->why_not;
+    } else if (o->target && !r->draft.plan.n_ctx) {
+        why = r->draft.known ? &r->draft.plan_why : &r->draft.why_not;
+    }
+    return why ? err_set(e, why->status, "%s", why->text) : OK;
+}
 
 static int run_inspect(const command *c, int argc, char **argv)
 {
     inspect_options o = {0};
     int n_operands, stop = options_parse(c, argc, argv, &o, &n_operands);
-    carat_model_options mo = {.vocab_only = true};
-    carat_session_options so = {0};
-    carat_model_info info;
-    carat_model *m = NULL;
-    inspect_report r = {0};
-    gguf g = {0};
-    model_found file = {0}, target = {0};
+    inspection x = {.o = &o, .model_options = {.vocab_only = true}};
     lora_files loras = {0};
     err e = {0};
     status st;
     if (stop)
         return stop - 1;
     term_init();
-    device_options_apply(&o.where, &mo);
-    if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
-        (st = mmproj_options_apply(&o.mmproj, &mo, &e)) ||
-        (st = lora_options_apply(&o.lora, &loras, &mo, &e)))
+    device_options_apply(&o.where, &x.model_options);
+    if ((st = options_repack(o.repack, &x.model_options.no_repack, &e)) ||
+        (st = mmproj_options_apply(&o.mmproj, &x.model_options, &e)) ||
+        (st = lora_options_apply(&o.lora, &loras, &x.model_options, &e)) ||
+        (st = model_find(argv[0], &x.file, &e)) ||
+        (o.target && (st = model_find(o.target, &x.target, &e))))
         goto out;
-    const inspect_picture picture = {o.image, mo.image_tokens};
-    if ((st = model_find(argv[0], &file, &e)) ||
-        (o.target && (st = model_find(o.target, &target, &e))))
+    x.session.n_ctx = (int32_t)o.n_ctx;
+    kv_options_apply(&o.kv, &x.session);
+    if ((st = o.gpu ? plan_gpus(&x, &e) : inspect_file(&x, &e)) || (st = term_flush(&e)))
         goto out;
-    if (o.gpu && o.draft_device) {
-        st = err_set(&e, E_ARG, "--gpu plans a model without a drafter: omit --draft-device");
-        goto out;
-    }
-    if (o.gpu) {
-        so.n_ctx = (int32_t)o.n_ctx;
-        so.n_outputs = 1; /* as carat run */
-        kv_options_apply(&o.kv, &so);
-        st = o.where.gpu_mb || device_lists_gpus(&o.where)
-                 ? err_set(&e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
-                           o.where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers")
-                 : inspect_gpus(file.path, o.gpu, &mo, &so, o.json, &e);
-        if (!st)
-            st = term_flush(&e);
-        goto out;
-    }
-    if ((st = gguf_open(&g, file.path, false, NULL, NULL, &e)))
-        goto out;
-    r.g = &g;
-    count_parameters(&r);
-    so.n_ctx = (int32_t)o.n_ctx;
-    kv_options_apply(&o.kv, &so);
-    inspect_lora_open(&r.lora, &g, o.target ? target.path : NULL);
-    if (r.lora.is_adapter && o.draft_device) {
-        st = err_set(&e, E_ARG, "%s is an adapter, no drafter (--draft-device)", file.path);
-        goto out;
-    }
-    if (r.lora.is_adapter)
-        goto report;
-    inspect_draft_open(&r.draft, file.path, &g);
-    r.vision.is_tower = inspect_is_tower(&g);
-    if (r.vision.is_tower && (st = inspect_vision_open(&r.vision, file.path, &picture, &e)))
-        goto out;
-    if (o.target)
-        r.draft.own = false; /* the whole model drafts for the other one */
-    if (o.target || r.draft.own)
-        inspect_draft_plan(&r.draft, file.path, o.target ? target.path : file.path, o.draft_device,
-                           &mo, &so);
-    if ((!o.target || r.draft.kind == DRAFT_NONE) && !named_open(file.path, &mo, &m, &r.why_not) &&
-        !carat_plan(m, &so, &r.plan, &r.why_not)) {
-        r.n_kinds = carat_plan_kv(m, &so, r.kind, INSPECT_KINDS, NULL);
-        r.n_weights = carat_plan_weights(m, r.weight, INSPECT_KINDS);
-        carat_model_get_info(m, &info);
-        r.model = &info;
-        if (info.mmproj && (st = inspect_vision_open(&r.vision, info.mmproj, &picture, &e)))
-            goto out;
-        r.n_active = info.n_params_active; /* the model knows which tensors it does not use */
-    }
-    if (o.image && !r.vision.tower && !r.vision.is_tower) {
-        st =
-            err_set(&e, E_ARG, "%s is no vision tower and has none beside it (--image)", file.path);
-        goto out;
-    }
-    inspect_words_read(&r.words, &g, m);
-report:
-    if (o.json)
-        st = inspect_json(&r, &e);
-    else
-        put_report(&r, o.target);
-    bool asked = !r.lora.is_adapter && (!r.draft.known || r.draft.own) &&
-                 (o.n_ctx || kv_options_given(&o.kv) || o.where.device || o.where.strict);
-    if (!st && asked && !r.plan.n_ctx)
-        st = err_set(&e, r.why_not.status, "%s", r.why_not.text);
-    if (!st)
-        st = term_flush(&e);
-    if (!st && o.target && r.lora.is_adapter && !r.lora.fits) {
-        const err *why = r.lora.known ? &r.lora.misfit : &r.lora.why_not;
-        st = err_set(&e, why->status, "%s", why->text);
-    } else if (!st && o.target && !r.lora.is_adapter && !r.draft.plan.n_ctx) {
-        const err *why = r.draft.known ? &r.draft.plan_why : &r.draft.why_not;
-        st = err_set(&e, why->status, "%s", why->text);
-    }
+    if (!o.gpu)
+        st = answer_asked(&x, &e);
 out:
     lora_files_free(&loras);
-    inspect_draft_close(&r.draft);
-    inspect_vision_close(&r.vision);
-    carat_model_close(m);
-    gguf_close(&g);
-    model_found_free(&file);
-    model_found_free(&target);
+    inspect_draft_close(&x.r.draft);
+    inspect_vision_close(&x.r.vision);
+    carat_model_close(x.m);
+    gguf_close(&x.g);
+    model_found_free(&x.file);
+    model_found_free(&x.target);
     return term_exit(st, &e);
 }
 
