@@ -267,6 +267,20 @@ static bool sorts_all(const weight *w)
     return !w->n_mat_all || w->n_mat <= SOME_EXPERTS;
 }
 
+static offload_unit offload_unit_of(act_kind act)
+{
+    return act == ACT_SWIGLU_CUT ? OFFLOAD_CUT : act == ACT_SILU ? OFFLOAD_SILU : OFFLOAD_GELU;
+}
+
+/* Pairs one by one. v: as of the host's experts, or NULL. */
+static void one_by_one(cuda_device *c, expert_product a, const offload_view *v)
+{
+    if (v)
+        cu_product_vec_offload(c->stream, a, *v);
+    else
+        cu_product_vec(c->stream, a);
+}
+
 /* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row,
  * or no room for the pairs or experts; whether there is depends on the first piece, which is the
  * largest. v: as of the host's experts, or NULL. */
@@ -294,42 +308,26 @@ static bool together(cuda_device *c, expert_product a, const offload_view *v)
     return true;
 }
 
-void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
-                  act_kind act)
+/* Two products, then the unit: for units that no kernel of products has. */
+static void glu_apart(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
+                      act_kind act)
+{
+    mat a = pass_mat(p, x.rows, r->k, gate->n_out);
+    mat b = up ? pass_mat(p, x.rows, r->k, up->n_out) : a;
+    if (pass_failed(p))
+        return;
+    count_choice(p, *r, gate);
+    expert_alone(p, a, &x, *r, gate);
+    if (up)
+        expert_alone(p, b, &x, *r, up);
+    unit_of_pairs(p, y, a, b, up, act);
+}
+
+/* Weights of blocks, few rows: whole units in one launch, from experts here and on the host. */
+static void glu_by_row(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
+                       act_kind act)
 {
     cuda_device *c = cuda_of(p);
-    if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
-        return;
-    cuda_experts_arrive(p, gate);
-    if (by_expert(p, gate) && (!up || by_expert(p, up))) {
-        count_choice(p, *r, gate);
-        glu_by_expert(p, y, x, r, gate, up, act);
-        cuda_done(p, "moe_glu");
-        return;
-    }
-    int32_t kind = cuda_kind(p, gate);
-    const bool biased = gate->bias || (up && up->bias);
-    if (act == ACT_GELU_TANH && !biased && cuda_is_float(kind) &&
-        (!up || cuda_kind(p, up) == kind)) {
-        packed u = cuda_view(up ? up : gate);
-        count_choice(p, *r, gate);
-        CUDA_OP(p, "moe_glu", *y,
-                cu_expert_float(c->stream, cuda_mat(*y), cuda_mat(x), 1, r->id, r->k,
-                                cuda_view(gate), own_of(gate), &u, up ? 0 : y->cols, y->cols));
-        return;
-    }
-    if (!cuda_gates(act) || !cuda_pairs(p, gate, up, y->cols)) {
-        mat a = pass_mat(p, x.rows, r->k, gate->n_out);
-        mat b = up ? pass_mat(p, x.rows, r->k, up->n_out) : a;
-        if (pass_failed(p))
-            return;
-        count_choice(p, *r, gate);
-        expert_alone(p, a, &x, *r, gate);
-        if (up)
-            expert_alone(p, b, &x, *r, up);
-        unit_of_pairs(p, y, a, b, up, act);
-        return;
-    }
     const unit_rule unit = unit_rule_of(p, gate, up, y->cols, act);
     bool ready = cuda_has_copy(x, false, false);
     dev_quant q = cuda_copy(p, &x, false, false), copy = {0};
@@ -351,26 +349,45 @@ void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const 
     cuda_offload *offload = cuda_offload_of(c, gate);
     offload_view v = {0};
     if (offload) {
-        v = cuda_offload_dispatch(c, offload, *r, gate, q,
-                                  act == ACT_SWIGLU_CUT ? OFFLOAD_CUT
-                                  : act == ACT_SILU     ? OFFLOAD_SILU
-                                                        : OFFLOAD_GELU);
+        v = cuda_offload_dispatch(c, offload, *r, gate, q, offload_unit_of(act));
         a.chosen = a.chosen && (v.posts || !v.pair); /* else the kernel before tells the pairs */
     }
     /* A kernel that does not wait writes beside those after the router, so not where scratch that
      * one of them may still read was released since. */
     a.ready = a.chosen && ready && p->side[p->here].n_releases == c->router_releases;
-    if (!sorts_all(gate) || !together(c, a, offload ? &v : NULL)) {
-        if (offload)
-            cu_product_vec_offload(c->stream, a, v);
-        else
-            cu_product_vec(c->stream, a);
-    }
+    if (!sorts_all(gate) || !together(c, a, offload ? &v : NULL))
+        one_by_one(c, a, offload ? &v : NULL);
     r->in_use = true;
     reads_experts(c, *r, &a.p.w);
     if (up)
         reads_experts(c, *r, &a.p.up);
     cuda_done(p, "moe_glu");
+}
+
+void cuda_moe_glu(pass *p, mat *y, mat x, routing *r, const weight *gate, const weight *up,
+                  act_kind act)
+{
+    if (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up)))
+        return;
+    cuda_experts_arrive(p, gate);
+    const int32_t kind = cuda_kind(p, gate);
+    const bool biased = gate->bias || (up && up->bias);
+    if (by_expert(p, gate) && (!up || by_expert(p, up))) {
+        count_choice(p, *r, gate);
+        glu_by_expert(p, y, x, r, gate, up, act);
+        cuda_done(p, "moe_glu");
+    } else if (act == ACT_GELU_TANH && !biased && cuda_is_float(kind) &&
+               (!up || cuda_kind(p, up) == kind)) {
+        packed u = cuda_view(up ? up : gate);
+        count_choice(p, *r, gate);
+        CUDA_OP(p, "moe_glu", *y,
+                cu_expert_float(cuda_of(p)->stream, cuda_mat(*y), cuda_mat(x), 1, r->id, r->k,
+                                cuda_view(gate), own_of(gate), &u, up ? 0 : y->cols, y->cols));
+    } else if (!cuda_gates(act) || !cuda_pairs(p, gate, up, y->cols)) {
+        glu_apart(p, y, x, r, gate, up, act);
+    } else {
+        glu_by_row(p, y, x, r, gate, up, act);
+    }
 }
 
 static expert_product down_product(mat y, dev_quant x, routing r, const weight *down)
@@ -547,13 +564,8 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     const offload_view v = offload ? cuda_offload_again(offload, down) : (offload_view){0};
     const packed w = cuda_view(down);
     reads_experts(c, r, &w);
-    if (x.rows == 1 || !down_together(p, y, q, r, down, offload ? &v : NULL)) {
-        const expert_product a = down_product(y, q, r, down);
-        if (offload)
-            cu_product_vec_offload(c->stream, a, v);
-        else
-            cu_product_vec(c->stream, a);
-    }
+    if (x.rows == 1 || !down_together(p, y, q, r, down, offload ? &v : NULL))
+        one_by_one(c, down_product(y, q, r, down), offload ? &v : NULL);
     cuda_done(p, "moe_down");
 }
 
@@ -666,12 +678,9 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m, const mat *part)
     a.shared_up = cuda_view(m->shared_up);
     offload_view v = {0};
     const routing r = {.id = id, .weight = share, .rows = 1, .k = m->k};
-    if (offload) {
-        v = cuda_offload_dispatch(c, offload, r, m->gate, q, m->act == ACT_SILU);
-        cu_product_vec_offload(c->stream, a, v);
-    } else {
-        cu_product_vec(c->stream, a);
-    }
+    if (offload)
+        v = cuda_offload_dispatch(c, offload, r, m->gate, q, offload_unit_of(m->act));
+    one_by_one(c, a, offload ? &v : NULL);
     const packed *once[] = {&choose.w, &a.shared, &a.shared_up, &down};
     for (size_t i = 0; i < sizeof once / sizeof *once; i++)
         cuda_reads(c, once[i], 1);
@@ -706,12 +715,9 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m, const mat *part)
         .chosen = true,
         .shared_warps = warps,
         .shared = down};
-    if (offload) {
+    if (offload)
         v = cuda_offload_again(offload, m->down);
-        cu_product_vec_offload(c->stream, d, v);
-    } else {
-        cu_product_vec(c->stream, d);
-    }
+    one_by_one(c, d, offload ? &v : NULL);
     reads_experts(c, r, &d.p.w);
     cuda_done(p, "mixture");
     return true;
