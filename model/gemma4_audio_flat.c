@@ -55,12 +55,6 @@ static const table_tensor of_model[] = {
 
 static const table_tensor of_layer[1]; /* it has no layers */
 
-static void cut_layers(model_shape *s, int32_t n_layer)
-{
-    (void)s;
-    (void)n_layer;
-}
-
 static const gemma4ua_shape sizes[1]; /* see gemma4_audio.h */
 static const family_table rows = {TABLE_ROWS, .prefix = "a.", .dim = dim, .agree = agree,
                                   .put = put_own_keys};
@@ -70,8 +64,7 @@ const shape_family gemma4ua_shapes = {TABLE_HOOKS(gemma4ua_shape, rows),
                                       .title = "gemma-4",
                                       .sizes = "",
                                       .tower = true,
-                                      .mix = "bf16",
-                                      .cut = cut_layers};
+                                      .mix = "bf16"};
 
 static status bind_gemma4ua(model *m, err *e)
 {

@@ -69,24 +69,14 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
     return OK;
 }
 
-static int64_t rows_of(const model *m, const char *name)
-{
-    const tensor *t = tensor_find(&m->file.tensors, name);
-    return t && t->ne[1] <= CTX_MAX ? (int64_t)t->ne[1] : 0;
-}
-
 /* What tensors tell. */
 static status read_kind(const model *m, model_shape *shape, err *e)
 {
     gemma4v_shape *s = (gemma4v_shape *)shape;
-    s->n_pos = (int32_t)rows_of(m, "v.position_embd.weight");
     s->clamped = tensor_find(&m->file.tensors, "v.blk.0.attn_q.input_max") != NULL;
     s->standardized =
         tensor_find(&m->file.tensors, "v.std_scale") || tensor_find(&m->file.tensors, "v.std_bias");
-    if (!s->n_pos)
-        return err_set(e, E_FORMAT, "%s: tensor v.position_embd.weight is missing or has no rows",
-                       m->file.path);
-    return OK;
+    return vision_read_positions(m, &s->n_pos, e);
 }
 
 static void put_own_keys(gguf_writer *w, const char *arch, const model_shape *m)

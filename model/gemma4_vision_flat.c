@@ -59,12 +59,7 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
 
 static status read_positions(const model *m, model_shape *shape, err *e)
 {
-    const tensor *t = tensor_find(&m->file.tensors, "v.position_embd.weight");
-    if (!t || t->ne[1] > CTX_MAX)
-        return err_set(e, E_FORMAT, "%s: tensor v.position_embd.weight is missing or too long",
-                       m->file.path);
-    ((gemma4uv_shape *)shape)->n_pos = (int32_t)t->ne[1];
-    return OK;
+    return vision_read_positions(m, &((gemma4uv_shape *)shape)->n_pos, e);
 }
 
 static void put_own_keys(gguf_writer *w, const char *arch, const model_shape *m)
@@ -118,12 +113,6 @@ static void describe(const model_shape *m, const table_tensor *r, shape_tensor *
         t->change.side = (uint32_t)(s->patch * s->merge);
 }
 
-static void cut_layers(model_shape *s, int32_t n_layer)
-{
-    (void)s;
-    (void)n_layer;
-}
-
 static const family_table rows = {TABLE_ROWS,          .prefix = "v.",         .dim = dim,
                                   .agree = agree,      .read = read_positions, .put = put_own_keys,
                                   .describe = describe};
@@ -149,8 +138,7 @@ const shape_family gemma4uv_shapes = {.table = &rows,
                                       .sizes =
                                           "mmproj-12b, tiny-mmproj-flat, tiny-mmproj-flat-hears",
                                       .tower = true,
-                                      .mix = "bf16",
-                                      .cut = cut_layers};
+                                      .mix = "bf16"};
 
 /* ---- Binding ---- */
 

@@ -95,12 +95,7 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
 
 static status read_kind(const model *m, model_shape *shape, err *e)
 {
-    const tensor *t = tensor_find(&m->file.tensors, "v.position_embd.weight");
-    if (!t || t->ne[1] > CTX_MAX)
-        return err_set(e, E_FORMAT, "%s: tensor v.position_embd.weight is missing or too long",
-                       m->file.path);
-    ((qwen3vl_shape *)shape)->n_pos = (int32_t)t->ne[1];
-    return OK;
+    return vision_read_positions(m, &((qwen3vl_shape *)shape)->n_pos, e);
 }
 
 static void fill(model_shape *m, int32_t size)

@@ -152,7 +152,7 @@ typedef struct shape_family {
     bool (*named)(const char *size, model_shape *s); /* s->family is set; false: no such size */
     /* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
     status (*check)(const model_shape *s, const char *what, err *e);
-    void (*cut)(model_shape *s, int32_t n_layer); /* keeps the first n_layer layers */
+    void (*cut)(model_shape *s, int32_t n_layer); /* keeps the first n_layer of its layers */
     /* Sets the number of NextN layers to 0 or, for any other n, the published one. Returns the
      * number before. NULL: the family has none. */
     int32_t (*set_nextn)(model_shape *s, int32_t n);

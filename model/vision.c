@@ -120,6 +120,16 @@ status vision_read_stats(const model *m, image_rule *rule, err *e)
     return st;
 }
 
+status vision_read_positions(const model *m, int32_t *n, err *e)
+{
+    const tensor *t = tensor_find(&m->file.tensors, "v.position_embd.weight");
+    if (!t || t->ne[1] > CTX_MAX)
+        return err_set(e, E_FORMAT, "%s: tensor v.position_embd.weight is missing or too long",
+                       m->file.path);
+    *n = (int32_t)t->ne[1];
+    return OK;
+}
+
 void vision_put(gguf_writer *w, const char *projector, float mean, float std)
 {
     gguf_put_bool(w, "clip.has_vision_encoder", true);

@@ -98,6 +98,8 @@ void vision_put(gguf_writer *w, const char *projector, float mean, float std);
 /* The matrix of patches: a tensor of {patch, patch, 3, n_embd}, as one of rows. */
 status vision_bind_patches(model *m, weight *w, const char *name, int32_t patch, int32_t n_embd,
                            err *e);
+/* The number of positions, which only the table's rows tell. */
+status vision_read_positions(const model *m, int32_t *n, err *e);
 /* The table of positions: n_rows in all, any type. */
 status vision_bind_positions(model *m, weight *w, int32_t n_embd, int32_t n_rows, err *e);
 /* A rotation by column and row: half of the pairs for each. parted: each half of a head has pairs
