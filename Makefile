@@ -251,19 +251,21 @@ $(NONE)/never.o: $(NONE)/never.c
 -include $(LIB_OBJ:.o=.d) $(patsubst %.o,%.d,$(call obj,$(CUDA_C))) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 
 # Programs that time or measure one part; the file of each says what it does.
-BENCHES = attend offload grammar lookup ops recall record snapshot sparse_recall streams tokenize
+BENCHES = attend offload grammar lookup ops pace recall record snapshot sparse_recall streams tokenize
 $(BENCHES:%=$(BUILD)/bench_%): $(BUILD)/bench_%: $(BUILD)/bench/%.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
 $(BUILD)/bench_tokenize: $(BUILD)/tests/vocab_json.o
-.PHONY: bench-tokenize bench-grammar bench-ops bench-offload bench-snapshot bench-attend bench-streams
+$(BUILD)/bench_pace: $(BUILD)/tests/pace_rig.o
+.PHONY: bench-tokenize bench-grammar bench-ops bench-offload bench-pace bench-snapshot bench-attend bench-streams
 bench-tokenize: $(BUILD)/bench_tokenize ## times the tokenizer
 bench-grammar: $(BUILD)/bench_grammar ## times masks of grammars
 bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; build/bench_ops [SUBSTRING] some of them
 bench-offload: $(BUILD)/bench_offload ## times experts that the CPU computes beside a GPU
+bench-pace: $(BUILD)/bench_pace ## what a gap between tokens costs, by arithmetic and by engine/pace.c
 bench-snapshot: $(BUILD)/bench_snapshot ## times of saving and restoring sessions
 bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every format of cache
 bench-streams: $(BUILD)/bench_streams ## builds build/bench_streams MODEL [STREAMS ...]: answers side by side
-bench-tokenize bench-grammar bench-ops bench-offload bench-snapshot bench-attend:
+bench-tokenize bench-grammar bench-ops bench-offload bench-pace bench-snapshot bench-attend:
 	$<
 
 # The CUDA device against the CPU reference: on a GPU (cuda-check), and emulated (cuda-emu): the C++

@@ -9,8 +9,7 @@ enum {
     ROWS_LEAST = 8,       /* even on the slowest device */
     ROWS_STEP = 32,       /* wide parts have whole steps: kernels compute rows in tiles */
     GROWTH = 4,           /* a part is at most so many times as wide as any that was timed */
-    WHOLE = 512,          /* rows of a part that is efficient on every device that was measured */
-    PROBE_AFTER = 64,     /* parts after which a wider one is measured again */
+    WHOLE = 512,          /* rows of a part that is efficient on nearly every device */
     LONG_AGO = 256,       /* passes after which a time is forgotten */
     HALF_AGO = 8,         /* and after which it counts half as much */
     FITS = 4,
@@ -19,9 +18,9 @@ enum {
 /* Parts cut for the gap may make everything, answers and prompts, take so much longer. */
 static const double loss = 0.2;
 static const double dearest = 3; /* and a row at most so many times what it takes in a whole part */
-/* Where the gap is lost all the same, rows that take so much more time at most come along. */
-static const double nearly_free = 1.25;
-static const double clear_gain = 0.97; /* the most that parts may cost beside whole ones (cost_of) */
+static const double clear_gain = 0.97; /* the most that parts may cost beside the widest ones */
+static const double held_up = 1.5; /* a time beyond what another width's allows is an accident */
+static const double rarely = 0.05; /* a share of the time of answers that counts as none */
 static const double fading = 1.0 / 512; /* of the sums of times, with each pass */
 static const double away = 0.5;          /* octaves of width within which passes count */
 static const double usual = 0.2;         /* differences of times, relative */
@@ -189,19 +188,21 @@ void pace_measure(pace *p, pace_work answers, pace_work prompts, double ms, bool
     if (answers.rows > 0)
         p->last = answers;
     if (prompts.rows > 0) {
-        double beside = answers.rows > 0 ? fmin(pace_answers_ms(p), ms) : 0;
-        double whole = p->row_ms > 0 ? prompts.rows * p->row_ms : ms - beside;
-        p->answers_ms += beside;
-        p->whole_ms += fmin(whole, ms - beside);
+        p->answers_ms += answers.rows > 0 ? fmin(pace_answers_ms(p), ms) : 0;
+        p->prompt_rows += prompts.rows;
         p->last_prompts = prompts.rows;
+        p->answers_alone_ms = 0;
         keep(&p->prompts, prompts, answers, ms);
     } else if (answers.rows > 0) {
         p->answers_ms += ms;
+        p->free_ms += p->answers_alone_ms;
+        p->answers_alone_ms = ms;
         if (!fresh || !is_known(&p->answers, range_of(answers.rows)))
             keep(&p->answers, answers, (pace_work){0}, ms);
     }
     p->answers_ms -= fading * p->answers_ms;
-    p->whole_ms -= fading * p->whole_ms;
+    p->free_ms -= fading * p->free_ms;
+    p->prompt_rows -= fading * p->prompt_rows;
 }
 
 double pace_answers_ms(const pace *p)
@@ -243,75 +244,131 @@ static int32_t widest(const pace_times *t)
     return most;
 }
 
-/* The time of n rows or more: ms + row (rows - n). */
-typedef struct slope {
-    double n, ms, row;
-    bool timed, known; /* timed: a part of about n rows was */
-} slope;
+/* Parts that were timed, by their widths, ascending. */
+typedef struct timed_part {
+    double rows, ms;
+    int64_t at; /* as in pace_times */
+} timed_part;
 
-/* Of parts at about the same depth among the last n_parts: the shortest time of those of about n
- * rows, ms at most, and of the widest. Not known: none was much wider, or none so narrow. Times
- * that count are short ones, because something may hold up a pass. */
-static slope slope_of(const pace_times *t, int32_t n, double ms, int64_t before,
-                      const line *answers, int32_t n_parts)
+typedef struct curve {
+    timed_part at[PACE_RANGES * PACE_KEPT];
+    int32_t n;
+} curve;
+
+/* Has b, of a part of another width, taken longer than the time of a lets it? */
+static bool is_too_long(const timed_part *b, const timed_part *a)
 {
-    slope s = {.n = n, .ms = ms};
-    double wide_ms = 0;
-    int32_t wide = 0;
+    return b->ms > held_up * a->ms * fmax(1, b->rows / a->rows);
+}
+
+/* The device has become slower since a: nearly all that its width has room for say so. */
+static bool is_outdated(const curve *c, const timed_part *a)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        n += c->at[i].at > a->at && is_too_long(&c->at[i], a);
+    return n >= PACE_KEPT - 1;
+}
+
+/* What each width takes: a part takes no longer than any wider one, and a row of it no longer than
+ * in any narrower one. Something may hold up a pass, so of all times the shortest count. */
+static void smooth(curve *c)
+{
+    curve all = *c;
+    c->n = 0;
+    for (int32_t i = 0; i < all.n; i++)
+        if (!is_outdated(&all, &all.at[i]) && (!c->n || !is_too_long(&all.at[i], &c->at[c->n - 1])))
+            c->at[c->n++] = all.at[i];
+    for (int32_t i = c->n - 1; i > 0; i--)
+        c->at[i - 1].ms = fmin(c->at[i - 1].ms, c->at[i].ms);
+    for (int32_t i = 1; i < c->n; i++)
+        c->at[i].ms = fmin(c->at[i].ms, c->at[i - 1].ms * c->at[i].rows / c->at[i - 1].rows);
+}
+
+/* For parts behind `before` keys; l says what the keys change. */
+static curve curve_of(const pace_times *t, const line *l, int64_t before, const line *answers)
+{
+    curve c = {.n = 0};
     for (int r = 0; r < PACE_RANGES; r++)
         for (int k = 0; k < PACE_KEPT; k++) {
             const pace_work w = t->of[r][k].w, beside = t->of[r][k].beside;
-            if (!(t->of[r][k].ms > 0) || t->n - t->of[r][k].at >= n_parts ||
-                fabs(w.keys / w.rows - (double)before) > 512 + (double)before / 4)
+            double ms = t->of[r][k].ms;
+            if (!(ms > 0) || t->n - t->of[r][k].at >= LONG_AGO)
                 continue;
-            double now = t->of[r][k].ms;
-            now -= beside.rows && answers->known ? time_of(answers, beside) : 0;
-            if (w.rows <= n + n / 2) {
-                s.timed = true;
-                s.ms = w.rows > n / 2 ? fmin(s.ms, w.rows < n ? now * n / w.rows : now) : s.ms;
-            }
-            if (w.rows < n + 3 * n / 4)
-                continue;
-            if (!wide || range_of(w.rows) > range_of(wide) || now * wide < wide_ms * w.rows) {
-                wide_ms = now;
-                wide = w.rows;
-            }
+            ms -= beside.rows && answers->known ? fmin(time_of(answers, beside), 0.9 * ms) : 0;
+            const double then = time_of(l, w);
+            ms *= then > 0 ? time_of(l, pace_rows_at(w.rows, before)) / then : 1;
+            int32_t i = c.n++;
+            for (; i > 0 && c.at[i - 1].rows > w.rows; i--)
+                c.at[i] = c.at[i - 1];
+            c.at[i] = (timed_part){w.rows, ms, t->of[r][k].at};
         }
-    s.known = s.timed && wide > 0;
-    s.row = s.known ? fmax(wide_ms - s.ms, 0) / (wide - n) : 0;
-    return s;
+    smooth(&c);
+    return c;
 }
 
-/* The least rows that are worth a pass. In a whole part a row takes row_ms. It may take more, so
- * that all the work of late, or this part and the answers before it, would have taken
- * 1 + loss times as long:
- *
- *     answers + prompts <= (1 + loss) (answers + prompts in whole parts)
- */
-static int32_t rows_worth(const pace *p, const slope *s, double answers_ms)
+/* Of the times of parts of about n rows, how many are there? */
+static int32_t timed_about(const curve *c, int32_t n)
 {
-    const double fixed = s->ms - s->row * s->n;
-    double dear = 1 + loss;
-    if (p->whole_ms > 0)
-        dear += loss * p->answers_ms / p->whole_ms;
-    dear = fmin(dear, dearest);
-    if (fixed <= 0)
-        return (int32_t)s->n;
-    double rows = fixed / (dear * p->row_ms - s->row);
-    double alone = fmax(fixed - loss * answers_ms, 0) / ((1 + loss) * p->row_ms - s->row);
-    rows = fmin(rows, alone);
-    return rows < s->n ? (int32_t)s->n : rows < WHOLE ? (int32_t)ceil(rows) : WHOLE;
+    int32_t k = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        k += c->at[i].rows > n / 2 && c->at[i].rows <= n + n / 2;
+    return k;
 }
 
-/* What parts of s->n rows cost, beside whole parts: their gap, times the square of what everything,
- * answers and prompts, takes. So a percent of all tokens counts as two of the gap. */
-static double cost_of(const pace *p, const slope *s, double answers_ms)
+/* The least time of a part of n rows: between two widths by a line, because kernels gain by every
+ * row. So a width that was not timed is never thought dearer than it is. If it seems to be the best
+ * one it is taken, and timed. */
+static double least_ms(const curve *c, double n)
 {
-    const double whole = WHOLE * p->row_ms;
-    const double beside = p->whole_ms > 0 ? whole * p->answers_ms / p->whole_ms : answers_ms;
-    const double gap = (answers_ms + s->ms) / (answers_ms + whole);
-    const double all = (beside + s->ms * WHOLE / s->n) / (beside + whole);
-    return gap * all * all;
+    int32_t i = 0;
+    while (i < c->n && c->at[i].rows < n)
+        i++;
+    if (!i)
+        return c->n ? c->at[0].ms * n / c->at[0].rows : 0;
+    if (i == c->n)
+        return c->at[i - 1].ms;
+    const double x = (n - c->at[i - 1].rows) / (c->at[i].rows - c->at[i - 1].rows);
+    return c->at[i - 1].ms + x * (c->at[i].ms - c->at[i - 1].ms);
+}
+
+/* The most that a part of n rows takes: beyond the widest part that was timed, a row takes as much
+ * as between `from` rows and these. 0: no part was timed that is much wider than `from`. */
+static double most_ms(const curve *c, double from, double n)
+{
+    const double wide = c->n ? c->at[c->n - 1].rows : 0, ms = least_ms(c, from);
+    if (wide >= n)
+        return least_ms(c, n);
+    if (wide < 1.75 * from)
+        return 0;
+    return ms + (least_ms(c, wide) - ms) * (n - from) / (wide - from);
+}
+
+/* What answers take beside prompts: ms of a pass of them, and of late for each row of prompts. */
+typedef struct load {
+    double pass;
+    double row; /* 0: nearly all their passes were between two parts, so wider parts need fewer */
+} load;
+
+static load load_of(const pace *p, const line *answers)
+{
+    const bool some_free = p->free_ms > rarely * p->answers_ms && p->prompt_rows > 0;
+    return (load){answers->known ? time_of(answers, p->last) : 0,
+                  some_free ? p->answers_ms / p->prompt_rows : 0};
+}
+
+/* For each row of prompts in parts of n rows. Between two parts there is a pass of answers. */
+static double answers_per_row(const load *a, double n)
+{
+    return fmax(a->row, a->pass / n);
+}
+
+/* May parts of n rows take ms, where a row of a whole part takes `row`? Answers and prompts
+ * together may take 1 + loss times as long as with such rows. */
+static bool is_worth(const load *a, double n, double ms, double row)
+{
+    const double answers = answers_per_row(a, n);
+    return answers + ms / n <= (1 + loss) * (answers + row) && ms / n <= dearest * row;
 }
 
 /* The next whole step, `most` at most. */
@@ -321,18 +378,26 @@ static int32_t whole_steps(int32_t n, int32_t most)
     return n < most ? n : most;
 }
 
-/* Parts of about n rows of `all`, in whole steps. No rest costs nearly as much as a part. */
-static int32_t even_parts(int32_t n, int32_t all)
+/* The rows of a part where the gap is lost, n to bound: of 1, 2, 3, .. equal parts of `most` those
+ * for which the gap, times the square of the time of everything, is least. So a percent of all
+ * tokens counts as two of the gap. None takes more than 1 + loss times as long as the widest. */
+static int32_t cheapest_rows(const curve *c, const load *a, int32_t n, int32_t bound, int32_t most)
 {
-    int32_t n_parts = all <= nearly_free * n ? 1 : (all + n - 1) / n;
-    return whole_steps((all + n_parts - 1) / n_parts, all);
-}
-
-/* Those that take nearly as long as the rows of s. */
-static int32_t rows_beside(const slope *s)
-{
-    double more = (nearly_free - 1) * s->ms;
-    return more < s->row * (WHOLE - s->n) ? (int32_t)(s->n + more / s->row) : WHOLE;
+    double best = INFINITY, all_most = INFINITY;
+    int32_t rows = bound;
+    const int32_t first = (most + bound - 1) / bound; /* parts at least */
+    for (int32_t k = first; k == first || (most / k >= n && most / k >= ROWS_STEP); k++) {
+        const double part = (double)most / k, ms = least_ms(c, part);
+        const double all = answers_per_row(a, part) + ms / part;
+        const double cost = (a->pass + ms) * all * all;
+        if (all > all_most || cost >= best)
+            continue;
+        if (k == first)
+            all_most = (1 + loss) * all;
+        best = k == first ? clear_gain * cost : cost;
+        rows = whole_steps((most + k - 1) / k, bound);
+    }
+    return rows;
 }
 
 int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms)
@@ -351,43 +416,16 @@ int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms)
         n = rows_within(&l, bound, before, budget_ms);
         n = n > least ? n : least;
     }
-    const double answers_ms = answers.known ? time_of(&answers, p->last) : 0;
-    bool lost = false;
-    for (int i = 0; i < 3 && n < bound; i++) {
-        double ms = time_of(&l, pace_rows_at(n, before));
-        slope s = slope_of(&p->prompts, n, ms, before, &answers, LONG_AGO);
-        if (!s.known || n >= WHOLE)
-            break;
-        p->row_ms = (s.ms + s.row * (WHOLE - n)) / WHOLE;
-        int32_t worth = rows_worth(p, &s, answers_ms);
-        if (worth <= n + n / 2) { /* nearer than times are exact */
-            n = lost ? rows_beside(&s) : n;
-            break;
-        }
-        lost = true;
-        n = worth;
-        l = fit(&p->prompts, n, &answers);
-    }
-    n = n < bound ? n : bound;
-    /* Are wider parts hardly slower? Seldom tried where parts keep the gap. */
-    slope s = slope_of(&p->prompts, n, 0, before, &answers, lost ? PROBE_AFTER : LONG_AGO);
-    if (2 * n <= bound && 2 * n <= WHOLE && s.timed && !s.known)
+    const curve c = curve_of(&p->prompts, &l, before, &answers);
+    const int32_t whole = n > WHOLE ? n : most < WHOLE ? most : WHOLE;
+    const double whole_ms = most_ms(&c, n, whole);
+    if (n < bound && whole_ms > 0) {
+        const load a = load_of(p, &answers);
+        /* one time alone may be that of an accident: measured once more */
+        if (timed_about(&c, n) != 1 && !is_worth(&a, n, least_ms(&c, n), whole_ms / whole))
+            return cheapest_rows(&c, &a, n, bound, most);
+    } else if (2 * n <= bound && n < WHOLE / 2) /* are wider parts hardly slower? */
         n = n > ROWS_STEP ? whole_steps(2 * n, bound) : 2 * n; /* up: it would not count as wide */
-    if (lost && n < bound) { /* of these and wider ones those that cost least */
-        int32_t best = even_parts(WHOLE, bound);
-        double best_cost = clear_gain;
-        for (; n < WHOLE; n += n / 2) {
-            const int32_t part = even_parts(n, bound);
-            s = slope_of(&p->prompts, part, time_of(&l, pace_rows_at(part, before)), before,
-                         &answers, LONG_AGO);
-            const double cost = cost_of(p, &s, answers_ms);
-            if (part < WHOLE && cost < best_cost) {
-                best_cost = cost;
-                best = part;
-            }
-        }
-        return best;
-    }
     if (n < most && n > 2 * ROWS_STEP)
         n -= n % ROWS_STEP;
     return n;

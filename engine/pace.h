@@ -42,9 +42,10 @@ typedef struct pace {
     pace_times answers, prompts;
     pace_work last;       /* the last answers in a pass */
     int32_t last_prompts; /* the last prompt rows in one; 0: none so far */
-    /* Of late: what answers took, and what the prompts would have taken in whole parts, whose rows
-     * take row_ms each. */
-    double answers_ms, whole_ms, row_ms;
+    /* Of late: the time of passes of answers, the part of it that no prompt waited for, and rows of
+     * prompts. */
+    double answers_ms, free_ms, prompt_rows;
+    double answers_alone_ms; /* of the last pass, if it had no prompts; else 0 */
 } pace;
 
 /* The work of n rows whose first one has `before` keys before it. */
@@ -63,9 +64,12 @@ double pace_answers_ms(const pace *p);
  * machine would hardly compute prompts. */
 double pace_budget_ms(const pace *p, double gap_ms);
 /* Prompt rows for so much time, at most `most`, the first of which has `before` keys before it.
- * They take more time where a row of so few would be so dear that the device computed a fifth less
- * of prompts and answers together than with prompts in whole parts. Of these and wider parts,
- * whole ones too, those are taken that give the shortest gap for their time. */
+ *
+ * The gap is kept where answers and prompts together take at most a fifth longer for it than with
+ * prompts in parts of 512 rows. Where it is not, it is the target no more: of 1, 2, 3, .. equal
+ * parts of what waits those are taken for which gap x (time of everything)^2 is least. A width that
+ * was not timed counts as the widths around it allow at best, so it is tried once rather than never.
+ */
 int32_t pace_rows(pace *p, int32_t most, int64_t before, double budget_ms);
 
 #endif

