@@ -337,7 +337,7 @@ $(NOTED):
 	@mkdir -p $(@D) && echo unknown > $@
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 # A user's program: plain C, the public header, the shared library.
 $(BUILD)/chat: examples/chat.c include/carat.h $(wildcard include/carat/*.h) libcarat.so

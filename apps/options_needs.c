@@ -51,17 +51,15 @@ static bool is_on(const option *o, const void *opts, bool marked)
 /* "name" or "name=VALUE" of one alternative. */
 static bool holds(const command *c, const void *opts, const option_marks *m, char *what)
 {
-    char *value = strchr(what, '=');
-    if (value)
-        *value++ = 0;
+    char *equal = strchr(what, '=');
+    if (equal)
+        *equal = 0;
     const option *o = options_find(c->options, what);
     bool on = o && is_on(o, opts, m->layer[o - c->options]);
-    if (on && value) {
-        const char *text = *(const char *const *)field_of(o, opts);
-        on = !strcmp(text, value);
-    }
-    if (value)
-        value[-1] = '=';
+    if (on && equal)
+        on = !strcmp(*(const char *const *)field_of(o, opts), equal + 1);
+    if (equal)
+        *equal = '=';
     return on;
 }
 

@@ -64,7 +64,7 @@ static void add_time(sums *s, pace_work w, double ms, double pass_ms, double wei
  * solution, or one of them is negative. *err: the sum of squares. */
 static bool solve(const sums *s, unsigned set, double x[N_COEFS], double *err)
 {
-    double m[N_COEFS][N_COEFS + 1], scale[N_COEFS];
+    double m[N_COEFS][N_COEFS + 1] = {{0}}, scale[N_COEFS];
     int at[N_COEFS], n = 0;
     for (int i = 0; i < N_COEFS; i++) {
         x[i] = 0;

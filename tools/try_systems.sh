@@ -3,7 +3,7 @@
 #
 #     tools/try_systems.sh [SYSTEM[:COMPILER]...]      default: every system with gcc and clang
 #
-# Systems: bookworm and trixie (Debian 12 and 13), noble (Ubuntu 24.04). Each is made once with
+# Systems: bookworm and trixie (Debian 12 and 13), jammy and noble (Ubuntu 22.04 and 24.04). Each is made once with
 # debootstrap, in TRY_DIR (default build/systems), which needs root and network. The committed tree is
 # built there by an ordinary user, in a path with a blank, without nvcc and without pkg-config, with
 # TRY_MAKE (default: -j and the number of processors) as words for make. A compiler "outside" is gcc
@@ -23,7 +23,7 @@ make_system() {
     [ -x "$dir/$1/usr/bin/clang" ] && return
     command -v debootstrap >/dev/null || { echo "try_systems.sh: debootstrap is missing" >&2; exit 1; }
     case $1 in
-    noble) from=http://archive.ubuntu.com/ubuntu more=--components=main,universe script=/usr/share/debootstrap/scripts/gutsy ;;
+    jammy | noble) from=http://archive.ubuntu.com/ubuntu more=--components=main,universe script=/usr/share/debootstrap/scripts/gutsy ;;
     *) from=http://deb.debian.org/debian more=--components=main script=/usr/share/debootstrap/scripts/sid ;;
     esac
     debootstrap --variant=minbase "$more" --include="$needed" "$1" "$dir/$1" "$from" "$script" >"$dir/$1.log" 2>&1 ||
@@ -98,7 +98,7 @@ try() {
     printf '%-10s%-9s%5d s  %-12s%s\n' "$system" "$cc" $(($(date +%s) - begin)) "$result" "$(head -n 1 "$log")"
 }
 
-[ $# -gt 0 ] || set -- bookworm trixie noble trixie:outside
+[ $# -gt 0 ] || set -- bookworm trixie jammy noble trixie:outside
 for one in "$@"; do
     case $one in
     *:*) try "${one%:*}" "${one#*:}" ;;
