@@ -6,6 +6,7 @@
 #include "model/shapes.h"
 #include "tests/test.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -96,12 +97,6 @@ static float value_of(const char *name, uint64_t i)
     return strstr(name, "_min") ? -v - 1 : strstr(name, "_max") ? v + 1 : v - 2;
 }
 
-static bool ends_in(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 /* Where element [d][c][y][x] of the squares, or [axis][i][k] of the tables, is in the checkpoint.
  */
 static uint64_t place_of(const char *size, const shape_tensor *t, uint64_t f)
@@ -111,7 +106,7 @@ static uint64_t place_of(const char *size, const shape_tensor *t, uint64_t f)
     uint64_t side = flat ? 12 : 4, x = f % side, y = f / side % side, c = f / (side * side) % 3,
              d = f / (side * side) / 3;
     if (qwen && t->n_dims == 4)
-        return (((d * 3 + c) * 2 + ends_in(t->name, ".1")) * side + y) * side + x;
+        return (((d * 3 + c) * 2 + text_ends_with(t->name, ".1")) * side + y) * side + x;
     if (*t->name == 'a')
         return f;
     if (t->n_dims == 4 || (flat && (!strcmp(t->name, "v.patch_embd.weight") ||
@@ -127,7 +122,7 @@ static void put_shape(const char *size, const shape_tensor *t, str *o)
 {
     if (!strncmp(size, "tiny-mmproj-qwen", 16) && t->n_dims == 4)
         str_printf(o, "[%d,3,2,4,4]", (int)t->ne[3]);
-    else if (ends_in(t->name, "conv_dw.weight"))
+    else if (text_ends_with(t->name, "conv_dw.weight"))
         str_printf(o, "[%d,1,%d]", (int)t->ne[1], (int)t->ne[0]);
     else if (t->n_dims == 4 && *t->name == 'v')
         str_printf(o, "[%d,48]", (int)t->ne[3]);
@@ -160,7 +155,7 @@ static const char *make_dir(const sample *s, const char *extra)
     str_printf(&head, "{%s", extra);
     for (int32_t i = 0; i < n; i++) {
         const shape_tensor *t = &list[i];
-        bool second = ends_in(t->name, "patch_embd.weight.1");
+        bool second = text_ends_with(t->name, "patch_embd.weight.1");
         uint64_t count = count_of(t) * (strstr(s->size, "-qwen") && t->n_dims == 4 ? 2 : 1);
         if (second)
             continue; /* the same tensor holds both frames */
@@ -224,7 +219,7 @@ static void compare(const sample *s, const char *path)
         convert_floats(t->type, t->bytes, x, count);
         for (uint64_t k = 0; k < count; k++) {
             float v = value_of(want->hf_name, place_of(s->size, want, k));
-            if (ends_in(want->name, "per_dim_scale.weight"))
+            if (text_ends_with(want->name, "per_dim_scale.weight"))
                 v = (float)log1p(exp((double)v));
             CHECK_MSG(fabs((double)(x[k] - v)) <= (want->change.softplus ? 1e-6 : 0),
                       "%s: %s[%d] is %g, not %g", s->size, want->name, (int)k, (double)x[k],

@@ -3,6 +3,7 @@
 #include "tests/test.h"
 #include "apps/commands.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "carat.h"
 #include "format/gguf.h"
 #include "format/imatrix.h"
@@ -64,12 +65,6 @@ static gguf opened(const char *path)
     return g;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 static int64_t number(const gguf *g, const char *arch, const char *name)
 {
     char key[64];
@@ -86,16 +81,16 @@ static bool in_no_product(const gguf *g, const tensor *t)
     int il = -1, n = (int)number(g, "qwen35", "block_count");
     if (n && sscanf(t->name, "blk.%d.", &il) == 1)
         return il >= n - number(g, "qwen35", "nextn_predict_layers") ||
-               ends_with(t->name, "ssm_conv1d.weight");
+               text_ends_with(t->name, "ssm_conv1d.weight");
     n = (int)number(g, "gemma4", "block_count");
     if (n && sscanf(t->name, "blk.%d.attn_%*1[kv].weight", &il) == 1 &&
-        (ends_with(t->name, "attn_k.weight") || ends_with(t->name, "attn_v.weight")))
+        (text_ends_with(t->name, "attn_k.weight") || text_ends_with(t->name, "attn_v.weight")))
         return il >= n - number(g, "gemma4", "attention.shared_kv_layers");
     bool encoder = tensor_find(&g->tensors, "dense_2.weight") != NULL;
     bool has_head = tensor_find(&g->tensors, "output.weight") != NULL;
     return (!strcmp(t->name, "token_embd.weight") && (has_head || encoder)) ||
            !strcmp(t->name, "per_layer_token_embd.weight") ||
-           !strcmp(t->name, "cls.output.weight") || ends_with(t->name, "ssm_conv1d.weight");
+           !strcmp(t->name, "cls.output.weight") || text_ends_with(t->name, "ssm_conv1d.weight");
 }
 
 TEST(imatrix_has_every_matrix_of_every_family)
@@ -116,7 +111,7 @@ TEST(imatrix_has_every_matrix_of_every_family)
         for (uint64_t j = 0; j < g.tensors.n; j++) {
             const tensor *t = &g.tensors.at[j];
             const float *w;
-            if (t->ne[1] == 1 || !ends_with(t->name, ".weight"))
+            if (t->ne[1] == 1 || !text_ends_with(t->name, ".weight"))
                 continue;
             CHECK_OK(imatrix_find(m, t->name, t->ne[0], t->ne[2], &w, &e), e);
             CHECK_MSG(!w == in_no_product(&g, t), "%s: %s has %s importance", sizes[i], t->name,

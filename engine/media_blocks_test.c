@@ -169,41 +169,26 @@ TEST(media_blocks_beside_other_slots)
     enum { JOBS = 3 };
     AUTO(end) fixture x;
     err e = {0};
-    answer alone[JOBS] = {0}, beside[JOBS] = {0};
+    static question q[JOBS];
+    answer alone[JOBS], beside[JOBS];
     AUTO_BATCH *b;
     begin(&x);
     const struct {
         int32_t from, n;
     } part[JOBS] = {{0, ALL}, {HEAD + SOFT, BETWEEN + SOFT + TAIL}, {SECOND + SOFT, TAIL}};
-    carat_generate_options o = {.max_tokens = ANSWER};
-    carat_sampling_neutral(&o.sampling);
-    o.sampling.temperature = 0;
-    o.sampling.ignore_eog = true;
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 16, .kv_k = "f32", .checkpoint_mb = -1};
-    for (int i = 0; i < JOBS; i++) {
-        AUTO_SESSION *s;
-        CHECK_OK(carat_session_open(x.m, &so, &s, &e), e);
-        CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, answer_heard, &alone[i],
-                                NULL, &e),
-                 e);
-    }
     const carat_batch_options bo = {.session = so, .n_slots = JOBS};
     CHECK_OK(carat_batch_open(x.m, &bo, &b, &e), e);
     for (int i = 0; i < JOBS; i++) {
-        const carat_job j = {.ids = x.ids + part[i].from,
-                             .n = part[i].n,
-                             .opt = &o,
-                             .fn = answer_heard,
-                             .done = answer_done,
-                             .user = &beside[i]};
-        CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
+        question_ask(&q[i], x.ids + part[i].from, part[i].n, ANSWER);
+        answer_alone(x.m, &so, &q[i], &alone[i]);
+        answer_submit(b, &q[i], &beside[i]);
     }
     while (carat_batch_step(b))
         ;
     for (int i = 0; i < JOBS; i++) {
-        CHECK(beside[i].n_done && !beside[i].st);
         CHECK_EQ(alone[i].n, ANSWER);
-        CHECK(!memcmp(alone[i].ids, beside[i].ids, ANSWER * sizeof *alone[i].ids));
+        answer_check(&beside[i], &alone[i], i);
     }
 }

@@ -4,6 +4,16 @@
 
 #include <string.h>
 
+void question_ask(question *q, const int32_t *ids, int64_t n, int32_t most)
+{
+    CHECK(n <= QUESTION_TOKENS);
+    *q = (question){.n = n, .o = {.max_tokens = most}};
+    memcpy(q->ids, ids, (size_t)n * sizeof *ids);
+    carat_sampling_neutral(&q->o.sampling);
+    q->o.sampling.temperature = 0;
+    q->o.sampling.ignore_eog = true;
+}
+
 bool answer_heard(void *user, const carat_event *ev)
 {
     answer *a = user;

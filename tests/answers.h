@@ -23,6 +23,8 @@ typedef struct answer {
     carat_timings t;
 } answer;
 
+/* Those tokens, answered greedily by `most` tokens. */
+void question_ask(question *q, const int32_t *ids, int64_t n, int32_t most);
 /* Callbacks of a generation or of a job; user: an answer. */
 bool answer_heard(void *user, const carat_event *ev);
 void answer_done(void *user, carat_status st, const carat_error *e, const carat_timings *t);

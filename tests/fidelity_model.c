@@ -102,12 +102,6 @@ static bool starts(const char *s, const char *with)
     return !strncmp(s, with, strlen(with));
 }
 
-static bool ends(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && !strcmp(s + n - m, with);
-}
-
 /* All tensors of the recipe; mem_free the result. */
 static recipe *read_recipe(const fidelity *f, uint64_t *n)
 {
@@ -190,7 +184,7 @@ static const char *name_in(const fidelity_file *v, const char *name)
 {
     static char other[160];
     for (int i = 0; v->renamed && v->renamed[i][0]; i++)
-        if (ends(name, v->renamed[i][0])) {
+        if (text_ends_with(name, v->renamed[i][0])) {
             snprintf(other, sizeof other, "%.*s%s", (int)(strlen(name) - strlen(v->renamed[i][0])),
                      name, v->renamed[i][1]);
             return other;
@@ -210,7 +204,7 @@ static void put_values(gguf_writer *w, const fidelity *f, const fidelity_file *v
         const char *leaf = strchr(x->key, '.');
         if (!starts(x->key, f->arch) || same(x->key, v->drop_key))
             continue;
-        if (v->no_ple_key && ends(x->key, "per_layer_input"))
+        if (v->no_ple_key && text_ends_with(x->key, "per_layer_input"))
             continue;
         bool per_layer = same(leaf, ".feed_forward_length") ||
                          same(leaf, ".attention.head_count_kv") ||
@@ -226,7 +220,7 @@ static void put_values(gguf_writer *w, const fidelity *f, const fidelity_file *v
                 items[il] = (uint32_t)n;
             }
             gguf_put_u32s(w, x->key, items, (uint64_t)f->n_layer);
-        } else if (v->other_arity && ends(x->key, "sliding_window_pattern")) {
+        } else if (v->other_arity && text_ends_with(x->key, "sliding_window_pattern")) {
             int32_t items[64]; /* integers instead of bools */
             for (int32_t il = 0; il < f->n_layer; il++) {
                 int64_t n = 0;
@@ -250,7 +244,7 @@ static bool wanted(const recipe *r, const fidelity_file *v)
 
 static bool is_split(const recipe *r, const fidelity_file *v)
 {
-    return v->split_experts && ends(r->name, "ffn_gate_up_exps.weight");
+    return v->split_experts && text_ends_with(r->name, "ffn_gate_up_exps.weight");
 }
 
 /* Matrices that files quantise: tensors of two dimensions and more, except the router and the
@@ -258,8 +252,8 @@ static bool is_split(const recipe *r, const fidelity_file *v)
 static uint32_t type_of(const recipe *r, const fidelity_file *v)
 {
     const num_format *f = num_format_of(v->type);
-    bool matrix = r->n_dims > 1 && !ends(r->name, "ffn_gate_inp.weight") &&
-                  !ends(r->name, ".bias") && !ends(r->name, "per_layer_model_proj.weight");
+    bool matrix = r->n_dims > 1 && !text_ends_with(r->name, "ffn_gate_inp.weight") &&
+                  !text_ends_with(r->name, ".bias") && !text_ends_with(r->name, "per_layer_model_proj.weight");
     return matrix && r->ne[0] % (uint64_t)f->block_n == 0 ? v->type : NUM_F32;
 }
 
@@ -269,14 +263,14 @@ static void put_fused(gguf_writer *w, const recipe *r, const fidelity_file *v)
     uint64_t ne[2] = {r->ne[0], r[0].ne[1] + r[1].ne[1] + r[2].ne[1]};
     char name[64];
     snprintf(name, sizeof name, "blk.%d.attn_qkv.weight", atoi(r->name + 4));
-    CHECK(ends(r[1].name, "attn_k.weight") && ends(r[2].name, "attn_v.weight"));
+    CHECK(text_ends_with(r[1].name, "attn_k.weight") && text_ends_with(r[2].name, "attn_v.weight"));
     gguf_put_tensor(w, name, type_of(r, v), 2, ne);
 }
 
 static bool is_fused(const recipe *r, const fidelity_file *v)
 {
-    return v->fused_qkv && (ends(r->name, "attn_q.weight") || ends(r->name, "attn_k.weight") ||
-                            ends(r->name, "attn_v.weight"));
+    return v->fused_qkv && (text_ends_with(r->name, "attn_q.weight") || text_ends_with(r->name, "attn_k.weight") ||
+                            text_ends_with(r->name, "attn_v.weight"));
 }
 
 static void put_split(gguf_writer *w, const recipe *r)
@@ -330,7 +324,7 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
     for (uint64_t i = 0; i < n; i++) {
         if (wanted(&r[i], v) && is_split(&r[i], v))
             put_split(w, &r[i]);
-        else if (is_fused(&r[i], v) && ends(r[i].name, "attn_q.weight"))
+        else if (is_fused(&r[i], v) && text_ends_with(r[i].name, "attn_q.weight"))
             put_fused(w, &r[i], v);
         else if (wanted(&r[i], v) && !is_fused(&r[i], v))
             gguf_put_tensor(w, name_in(v, r[i].name), type_of(&r[i], v), r[i].n_dims, r[i].ne);

@@ -1,6 +1,7 @@
 /* lora_rig.c - see lora_rig.h. */
 #include "tests/lora_rig.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "num/num.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
@@ -8,21 +9,15 @@
 #include <math.h>
 #include <string.h>
 
-static bool ends(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 static bool is_table(const tensor *t)
 {
-    return ends(t->name, "token_embd.weight");
+    return text_ends_with(t->name, "token_embd.weight");
 }
 
 static bool is_adapted(const gguf *g, const tensor *t, const lora_recipe *r)
 {
-    bool matrix = t->n_dims >= 2 && t->ne[1] > 1 && ends(t->name, ".weight");
-    bool vector = ends(t->name, "_norm.weight") || ends(t->name, "conv1d.weight");
+    bool matrix = t->n_dims >= 2 && t->ne[1] > 1 && text_ends_with(t->name, ".weight");
+    bool vector = text_ends_with(t->name, "_norm.weight") || text_ends_with(t->name, "conv1d.weight");
     /* Merged into the table, it would also be in the head. */
     bool tied = !strcmp(t->name, "token_embd.weight") && !tensor_find(&g->tensors, "output.weight");
     return matrix && !vector && !tied && (!r->only || strstr(t->name, r->only));

@@ -5,6 +5,7 @@
 #include "apps/synth_vocab.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "engine/batch_int.h"
 #include "model/qwen35.h"
 
@@ -31,21 +32,15 @@ static float draw(const shape_tensor *t, float scale, uint64_t *rng)
     }
 }
 
-static bool ends_in(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && !strcmp(s + n - m, with);
-}
-
 /* What makes layers add nothing, and the NextN layer pass its token's embedding on. */
 static void silence(const shape_tensor *t, float *x)
 {
     static const char *const outputs[] = {"attn_output.weight", "ssm_out.weight", "ffn_down.weight",
                                           "ffn_down_exps.weight", "ffn_down_shexp.weight"};
     uint64_t n_in = t->ne[0], n = n_in * t->ne[1] * t->ne[2];
-    bool join = ends_in(t->name, "nextn.eh_proj.weight"), none = join;
+    bool join = text_ends_with(t->name, "nextn.eh_proj.weight"), none = join;
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
-        none |= ends_in(t->name, outputs[i]);
+        none |= text_ends_with(t->name, outputs[i]);
     if (none)
         memset(x, 0, n * sizeof *x);
     for (uint64_t r = 0; join && r < t->ne[1]; r++)

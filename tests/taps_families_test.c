@@ -8,6 +8,7 @@
 #include "tests/kv_rig.h"
 #include "tests/test.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #include <math.h>
 
@@ -88,12 +89,6 @@ static streams *tapped(const char *path, const int32_t *ids, int32_t chunk)
     return s;
 }
 
-static bool ends_in(const char *s, const char *with)
-{
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && !strcmp(s + n - m, with);
-}
-
 /* A copy of the file whose layers after il add nothing. */
 static const char *cut_after(const char *path, int32_t il)
 {
@@ -115,7 +110,7 @@ static const char *cut_after(const char *path, int32_t il)
         int layer = -1;
         bool out = false;
         for (size_t k = 0; k < sizeof outputs / sizeof *outputs; k++)
-            out |= ends_in(t->name, outputs[k]);
+            out |= text_ends_with(t->name, outputs[k]);
         if (!out || sscanf(t->name, "blk.%d.", &layer) != 1 || layer <= il)
             continue;
         CHECK(!fseek(f, (long)t->offset, SEEK_SET));
