@@ -71,20 +71,19 @@ static gx *call_grammar(gx_builder *b, const char *name, gx *arguments)
     return gx_seq3(b, gx_seq2(b, head, type), gx_special(b, MESSAGE), arguments);
 }
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static const answer_heads heads = {.start = "<|start|>",
                                    .role = "assistant",
                                    .channel = "<|channel|>",
                                    .message = MESSAGE,
                                    .constrain = "<|constrain|>",
-                                   .ends = LIST("<|end|>", "<|call|>", "<|return|>"),
+                                   .ends = STRINGS("<|end|>", "<|call|>", "<|return|>"),
                                    .thought = "analysis",
                                    .commentary = "commentary",
                                    .text = "final",
                                    .call_space = "functions."};
 #define MARKS                                                                                      \
-    LIST("<|channel|>", "<|start|>", MESSAGE, "<|constrain|>", "<|end|>", "<|call|>", "<|return|>")
+    STRINGS("<|channel|>", "<|start|>", MESSAGE, "<|constrain|>", "<|end|>", "<|call|>",           \
+            "<|return|>")
 
 static const answer_syntax answer = {.heads = &heads,
                                      .opening = "",
@@ -92,7 +91,7 @@ static const answer_syntax answer = {.heads = &heads,
                                      .thought_label = "",
                                      .thought_close = "<|end|>",
                                      .json_calls = true,
-                                     .stray = LIST(NULL),
+                                     .stray = STRINGS(NULL),
                                      .thought_not = MARKS,
                                      .content_not = MARKS,
                                      .name_not = "\"\\{}<>\n\r\t ",

@@ -116,16 +116,14 @@ static gx *compact_grammar(gx_builder *b, const char *name, gx *arguments)
     return gx_seq2(b, gx_text(b, name), arguments);
 }
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 /* What both templates have in common. */
 #define LAGUNA_ANSWER                                                                              \
     .opening = "", .thought_open = "<think>", .thought_label = "", .thought_close = "</think>",    \
     .call_open = "<tool_call>", .call_close = "</tool_call>", .value_open = "<arg_value>",         \
-    .value_close = "</arg_value>", .stray = LIST("<assistant>", "</assistant>"),                   \
-    .thought_not = LIST("</think>", "</assistant>"),                                               \
-    .content_not =                                                                                 \
-        LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"), \
+    .value_close = "</arg_value>", .stray = STRINGS("<assistant>", "</assistant>"),                \
+    .thought_not = STRINGS("</think>", "</assistant>"),                                            \
+    .content_not = STRINGS("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>",    \
+                           "</assistant>"),                                                        \
     .name_not = "\"\\{}<>\n\r\t ", .read_call = read_call, .read_head = read_head
 
 static const call_pairs lines = {"<arg_key>",      "</arg_key>\n<arg_value>",

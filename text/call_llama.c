@@ -44,16 +44,14 @@ static gx *call_grammar(gx_builder *b, const char *name, gx *arguments)
     return gx_seq2(b, head, gx_seq3(b, gx_text(b, "\"parameters\": "), arguments, gx_text(b, "}")));
 }
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static const answer_syntax answer = {.opening = "",
                                      .thought_label = "",
                                      .call_open = "<|python_tag|>",
                                      .begins_calls = "{[",
                                      .json_calls = true,
-                                     .stray = LIST(NULL),
-                                     .thought_not = LIST(NULL),
-                                     .content_not = LIST("<|python_tag|>"),
+                                     .stray = STRINGS(NULL),
+                                     .thought_not = STRINGS(NULL),
+                                     .content_not = STRINGS("<|python_tag|>"),
                                      .name_not = "\"\\{}<>\n\r\t ",
                                      .read_call = read_call,
                                      .read_head = read_head,

@@ -87,38 +87,36 @@ static gx *id_grammar(gx_builder *b, const char *name, gx *arguments)
 
 /* ---- The formats ---- */
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static const answer_syntax spaced_answer = {.opening = " ",
                                             .thought_label = "",
-                                            .stray = LIST(NULL),
-                                            .thought_not = LIST(NULL),
-                                            .content_not = LIST(NULL),
+                                            .stray = STRINGS(NULL),
+                                            .thought_not = STRINGS(NULL),
+                                            .content_not = STRINGS(NULL),
                                             .name_not = ""};
 
 #define LIST_CALLS                                                                                 \
-    .thought_label = "", .call_open = "[TOOL_CALLS]", .json_calls = true, .stray = LIST(NULL),     \
-    .thought_not = LIST(NULL), .content_not = LIST("[TOOL_CALLS]"), .name_not = "\"\\{}<>\n\r\t ", \
-    .read_call = call_read_json, .read_head = call_json_head, .list_open = "[", .list_next = ", ", \
-    .list_close = "]", .call_grammar = list_grammar
+    .thought_label = "", .call_open = "[TOOL_CALLS]", .json_calls = true, .stray = STRINGS(NULL),  \
+    .thought_not = STRINGS(NULL), .content_not = STRINGS("[TOOL_CALLS]"),                          \
+    .name_not = "\"\\{}<>\n\r\t ", .read_call = call_read_json, .read_head = call_json_head,       \
+    .list_open = "[", .list_next = ", ", .list_close = "]", .call_grammar = list_grammar
 
 static const answer_syntax list_answer = {.opening = "", LIST_CALLS};
 static const answer_syntax spaced_list_answer = {.opening = " ", LIST_CALLS};
 
 #define NAMED_CALLS                                                                                \
     .opening = "", .thought_label = "", .call_open = "[TOOL_CALLS]", .json_calls = true,           \
-    .stray = LIST(NULL), .name_not = "\"\\{}<>[]\n\r\t ", .read_call = read_call,                  \
+    .stray = STRINGS(NULL), .name_not = "\"\\{}<>[]\n\r\t ", .read_call = read_call,               \
     .read_head = read_head
 
-static const answer_syntax id_answer = {NAMED_CALLS, .thought_not = LIST(NULL),
-                                        .content_not = LIST("[TOOL_CALLS]", CALL_ID, ARGS),
+static const answer_syntax id_answer = {NAMED_CALLS, .thought_not = STRINGS(NULL),
+                                        .content_not = STRINGS("[TOOL_CALLS]", CALL_ID, ARGS),
                                         .call_grammar = id_grammar};
 static const answer_syntax bare_answer = {NAMED_CALLS,
                                           .thought_open = "[THINK]",
                                           .thought_close = "[/THINK]",
-                                          .thought_not = LIST("[/THINK]"),
+                                          .thought_not = STRINGS("[/THINK]"),
                                           .content_not =
-                                              LIST("[THINK]", "[/THINK]", "[TOOL_CALLS]", ARGS),
+                                              STRINGS("[THINK]", "[/THINK]", "[TOOL_CALLS]", ARGS),
                                           .call_grammar = bare_grammar};
 
 const chat_format mistral_formats[N_MISTRAL_FORMATS] = {

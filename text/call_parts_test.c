@@ -70,44 +70,43 @@ static void free_record(record *r)
 }
 
 #define Q "<|\"|>"
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 /* A format, a call in its words, and more words that models put in the wrong place. */
 static const struct {
     const chat_format *f;
     const char *const *call, *const *more;
 } languages[] = {
     {&gemma4_formats[GEMMA4_JULY_LARGE],
-     LIST("<|tool_call>", "call:f{", "s:", Q, "some ", "text", " \"x\"\n", Q, ",", "n:", "12", ",",
-          "a:", "[", "1", ",", Q, "y ", Q, ",", "{", "k:", "true", "}", "]", ",", "u:", "null", "}",
-          "<tool_call|>"),
-     LIST("=", "'", "\"", "True", "word", " ", "}", "]", "\\", "<", "\xC3\xA9", "<|turn>model\n",
-          "call:g{}", "call:f{s:" Q "z" Q "}", "<|channel>thought\n", "<channel|>", ",s:", "\n")},
+     STRINGS("<|tool_call>", "call:f{", "s:", Q, "some ", "text", " \"x\"\n", Q, ",", "n:", "12",
+             ",", "a:", "[", "1", ",", Q, "y ", Q, ",", "{", "k:", "true", "}", "]", ",",
+             "u:", "null", "}", "<tool_call|>"),
+     STRINGS("=", "'", "\"", "True", "word", " ", "}", "]", "\\", "<", "\xC3\xA9", "<|turn>model\n",
+             "call:g{}", "call:f{s:" Q "z" Q "}", "<|channel>thought\n", "<channel|>",
+             ",s:", "\n")},
     {&qwen_formats[QWEN_3],
-     LIST("<tool_call>", "\n", "{\"name\": \"f\", \"arguments\": {", "\"s\": ", "\"", "some ",
-          "te\\nxt", " \\\"x\\\"", "\\ud83d\\ude00", "\"", ", ", "\"n\"", ": ", "12", ",",
-          " \"a\":", "[", "1", ",", "\"y \"", ",", "{", "\"k\":", "true", "}", "]", ",",
-          "\"u\": null", "}", "}", "\n", "</tool_call>"),
-     LIST("=", "'", "\"", "True", "word", " ", "}", "]", "\\", "\\d", "\\u12", "\\ud83d", "<", "\t",
-          "\xC3\xA9", "{\"name\": \"g\"}", ", \"s\": \"z\"", "\"arguments\": {\"n\": 3}",
-          "\"parameters\"", "</think>", "\n", ", ")},
+     STRINGS("<tool_call>", "\n", "{\"name\": \"f\", \"arguments\": {", "\"s\": ", "\"", "some ",
+             "te\\nxt", " \\\"x\\\"", "\\ud83d\\ude00", "\"", ", ", "\"n\"", ": ", "12", ",",
+             " \"a\":", "[", "1", ",", "\"y \"", ",", "{", "\"k\":", "true", "}", "]", ",",
+             "\"u\": null", "}", "}", "\n", "</tool_call>"),
+     STRINGS("=", "'", "\"", "True", "word", " ", "}", "]", "\\", "\\d", "\\u12", "\\ud83d", "<",
+             "\t", "\xC3\xA9", "{\"name\": \"g\"}", ", \"s\": \"z\"", "\"arguments\": {\"n\": 3}",
+             "\"parameters\"", "</think>", "\n", ", ")},
     {&qwen_formats[QWEN_36],
-     LIST("<tool_call>", "\n", "<function=f>", "\n", "<parameter=s>", "\n", "some ", "text\n",
-          "\"x\" ", "\n", "</parameter>", "\n", "<parameter=n>", "\n", "12", "\n", "</parameter>",
-          "\n", "<parameter=a>\n[1, \"y\"]\n</parameter>\n", "<parameter=u>\n", "null",
-          "\n</parameter>", "\n", "</function>", "\n", "</tool_call>"),
-     LIST(" ", "\n", "\n\n", "<", "word", "</function>", "</tool_call>",
-          "<parameter=s>\nz\n</parameter>", "<parameter=n>", "<function=g>\n</function>",
-          "\xC3\xA9", "</", "<param", "[", "True",
-          "<function=f>\n<parameter=s>\nw\n</parameter>\n</function>", "</think>")},
+     STRINGS("<tool_call>", "\n", "<function=f>", "\n", "<parameter=s>", "\n", "some ", "text\n",
+             "\"x\" ", "\n", "</parameter>", "\n", "<parameter=n>", "\n", "12", "\n",
+             "</parameter>", "\n", "<parameter=a>\n[1, \"y\"]\n</parameter>\n", "<parameter=u>\n",
+             "null", "\n</parameter>", "\n", "</function>", "\n", "</tool_call>"),
+     STRINGS(" ", "\n", "\n\n", "<", "word", "</function>", "</tool_call>",
+             "<parameter=s>\nz\n</parameter>", "<parameter=n>", "<function=g>\n</function>",
+             "\xC3\xA9", "</", "<param", "[", "True",
+             "<function=f>\n<parameter=s>\nw\n</parameter>\n</function>", "</think>")},
     {&laguna_formats[LAGUNA_COMPACT],
-     LIST("<tool_call>", "f", "<arg_key>", "s", "</arg_key>", "<arg_value>", "some ", "text\n",
-          "\"x\" ", "</arg_value>", "<arg_key>", "n", "</arg_key>", "<arg_value>", "12",
-          "</arg_value>", "<arg_key>a</arg_key><arg_value>[1, \"y\"]</arg_value>",
-          "<arg_key>u</arg_key>", "<arg_value>null</arg_value>", "</tool_call>"),
-     LIST(" ", "\n", "<", "word", "</tool_call>", "<arg_key>s</arg_key><arg_value>z</arg_value>",
-          "</arg_value>", "<arg_value>", "{", "}", "\xC3\xA9", "</", "</assistant>", "True",
-          "{\"s\": \"w\"}", "g")},
+     STRINGS("<tool_call>", "f", "<arg_key>", "s", "</arg_key>", "<arg_value>", "some ", "text\n",
+             "\"x\" ", "</arg_value>", "<arg_key>", "n", "</arg_key>", "<arg_value>", "12",
+             "</arg_value>", "<arg_key>a</arg_key><arg_value>[1, \"y\"]</arg_value>",
+             "<arg_key>u</arg_key>", "<arg_value>null</arg_value>", "</tool_call>"),
+     STRINGS(" ", "\n", "<", "word", "</tool_call>", "<arg_key>s</arg_key><arg_value>z</arg_value>",
+             "</arg_value>", "<arg_value>", "{", "}", "\xC3\xA9", "</", "</assistant>", "True",
+             "{\"s\": \"w\"}", "g")},
 };
 enum { N_LANGUAGES = sizeof languages / sizeof *languages };
 

@@ -155,8 +155,6 @@ static void put_other_members(qwen *q, const jtree *of, const char *const *shown
             put_element(q, it->key, it->n_key, it, where);
 }
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static void put_coder_tool(qwen *q, const jtree *tool, size_t i)
 {
     char where[TALK_WHERE];
@@ -182,12 +180,12 @@ static void put_coder_tool(qwen *q, const jtree *tool, size_t i)
             chat_lit(q->w, "</type>");
         }
         put_coder_description(q, p, where);
-        put_other_members(q, p, LIST("name", "type", "description"), where);
+        put_other_members(q, p, STRINGS("name", "type", "description"), where);
         chat_lit(q->w, "\n</parameter>");
     }
-    put_other_members(q, params, LIST("type", "properties"), where);
+    put_other_members(q, params, STRINGS("type", "properties"), where);
     chat_lit(q->w, "\n</parameters>");
-    put_other_members(q, f, LIST("type", "name", "description", "parameters"), where);
+    put_other_members(q, f, STRINGS("type", "name", "description", "parameters"), where);
     chat_lit(q->w, "\n</function>");
 }
 

@@ -23,6 +23,9 @@ struct gx_builder;
 struct carat_talk; /* talk.h */
 struct jtree;
 
+/* A list of strings. */
+#define STRINGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
 typedef struct text_family text_family;
 
 /* A tokenizer name that occurs in files of the family. */

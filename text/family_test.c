@@ -11,8 +11,6 @@
 
 RELEASED_AT(vocab_close, vocab)
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static const text_family toy_family;
 static const chat_format toy_format = {"toy", &toy_family, 0, NULL, false};
 
@@ -75,30 +73,30 @@ static gx *call_grammar(gx_builder *b, const char *name, gx *arguments)
 }
 
 static const tokenizer_name tokenizers[] = {{"toy", NULL, VOCAB_CHARS, whole_text, NULL, 0}, {0}};
-static const answer_syntax syntax = {.opening = "",
-                                     .thought_open = "<think>",
-                                     .thought_label = "",
-                                     .thought_close = "</think>",
-                                     .call_open = "<tool_call>",
-                                     .call_close = "</tool_call>",
-                                     .stray = LIST("<|im_start|>"),
-                                     .thought_not = LIST("</think>", "<tool_call>"),
-                                     .content_not =
-                                         LIST("<think>", "</think>", "<tool_call>", "</tool_call>"),
-                                     .name_not = "\"\\ \n",
-                                     .read_call = read_call,
-                                     .read_head = read_head,
-                                     .call_grammar = call_grammar};
+static const answer_syntax syntax = {
+    .opening = "",
+    .thought_open = "<think>",
+    .thought_label = "",
+    .thought_close = "</think>",
+    .call_open = "<tool_call>",
+    .call_close = "</tool_call>",
+    .stray = STRINGS("<|im_start|>"),
+    .thought_not = STRINGS("</think>", "<tool_call>"),
+    .content_not = STRINGS("<think>", "</think>", "<tool_call>", "</tool_call>"),
+    .name_not = "\"\\ \n",
+    .read_call = read_call,
+    .read_head = read_head,
+    .call_grammar = call_grammar};
 static const text_family toy_family = {
-    .archs = LIST("toy"),
+    .archs = STRINGS("toy"),
     .name = "the toy",
     .model_types = (const char *const[]){"toy", NULL},
     .tokenizers = tokenizers,
     .eos = "<|end|>",
-    .ends = LIST("<|im_end|>", "<|end|>"),
-    .ends_not = LIST("x"),
-    .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>"),
-    .media = LIST("<|pad|>"),
+    .ends = STRINGS("<|im_end|>", "<|end|>"),
+    .ends_not = STRINGS("x"),
+    .shown = STRINGS("<think>", "</think>", "<tool_call>", "</tool_call>"),
+    .media = STRINGS("<|pad|>"),
     .turn_open = "<|im_start|>",
     .turn_close = "<|im_end|>",
     .recognise = recognise,

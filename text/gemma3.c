@@ -93,14 +93,12 @@ static void render(chat_writer *w, const chat_format *f, const carat_talk *t,
         chat_lit(w, TURN "model\n");
 }
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 const chat_format gemma3_format = {"gemma3", &gemma3_text, 0, NULL, false};
 
 const text_family gemma3_text = {
-    .archs = LIST("gemma3", "gemma-embedding"),
+    .archs = STRINGS("gemma3", "gemma-embedding"),
     .name = "Gemma 3",
-    .model_types = LIST("gemma3"),
+    .model_types = STRINGS("gemma3"),
     .tokenizers = tokenizers,
     .bos = "<bos>",
     .eos = "<eos>",
@@ -108,10 +106,10 @@ const text_family gemma3_text = {
     .pad = "<pad>",
     .mask = "<mask>",
     .bos_always = true,
-    .ends = LIST("<eos>", TURN_END),
-    .ends_not = LIST("</s>"), /* an ordinary piece, an HTML tag: answers may contain it */
-    .shown = LIST(NULL),
-    .media = LIST("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+    .ends = STRINGS("<eos>", TURN_END),
+    .ends_not = STRINGS("</s>"), /* an ordinary piece, an HTML tag: answers may contain it */
+    .shown = STRINGS(NULL),
+    .media = STRINGS("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
     .turn_open = TURN,
     .turn_close = TURN_END,
     .recognise = recognise,

@@ -57,8 +57,6 @@ static gx *call_grammar(gx_builder *b, const char *name, gx *arguments)
     return gx_seq3(b, gx_text(b, "call:"), gx_text(b, name), arguments);
 }
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static const answer_syntax answer = {
     .opening = "<|turn>model\n",
     .thought_open = "<|channel>",
@@ -67,10 +65,10 @@ static const answer_syntax answer = {
     .call_open = "<|tool_call>",
     .call_close = "<tool_call|>",
     .quote = GEMMA_QUOTE,
-    .stray = LIST("<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>"),
-    .thought_not = LIST("<channel|>", "<|channel>", "<turn|>"),
-    .content_not = LIST("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
-                        "<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>"),
+    .stray = STRINGS("<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>"),
+    .thought_not = STRINGS("<channel|>", "<|channel>", "<turn|>"),
+    .content_not = STRINGS("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
+                           "<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>"),
     .name_not = "{}<>:,\"\n\r\t ",
     .read_call = gemma_read_call,
     .read_head = gemma_read_head,
@@ -78,9 +76,9 @@ static const answer_syntax answer = {
     .call_grammar = call_grammar};
 
 const text_family gemma4_text = {
-    .archs = LIST("gemma4"),
+    .archs = STRINGS("gemma4"),
     .name = "Gemma 4",
-    .model_types = LIST("gemma4"),
+    .model_types = STRINGS("gemma4"),
     .tokenizers = tokenizers,
     .bos = "<bos>",
     .eos = "<eos>",
@@ -89,12 +87,12 @@ const text_family gemma4_text = {
     .mask = "<mask>",
     .bos_always = true,
     /* After a call the model ends its output with <|tool_response>. */
-    .ends = LIST("<eos>", "<turn|>", "<|tool_response>"),
-    .ends_not = LIST("</s>"), /* an ordinary piece, an HTML tag: answers may contain it */
-    .shown = LIST("<|turn>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
-                  "<|tool_response>", "<tool_response|>", GEMMA_QUOTE),
-    .media =
-        LIST("<|image>", "<image|>", "<|audio>", "<audio|>", "<|image|>", "<|audio|>", "<|video|>"),
+    .ends = STRINGS("<eos>", "<turn|>", "<|tool_response>"),
+    .ends_not = STRINGS("</s>"), /* an ordinary piece, an HTML tag: answers may contain it */
+    .shown = STRINGS("<|turn>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
+                     "<|tool_response>", "<tool_response|>", GEMMA_QUOTE),
+    .media = STRINGS("<|image>", "<image|>", "<|audio>", "<audio|>", "<|image|>", "<|audio|>",
+                     "<|video|>"),
     .turn_open = "<|turn>",
     .turn_close = "<turn|>",
     .recognise = recognise,

@@ -7,10 +7,7 @@ static const tokenizer_name tokenizers[] = {
     {0}};
 
 /* The special pieces of o200k_harmony, at the end of the words. */
-#define C(piece)                                                                                   \
-    {                                                                                              \
-        piece, TOKEN_CONTROL                                                                       \
-    }
+#define C(piece) {piece, TOKEN_CONTROL}
 static const special_piece special[] = {C("<|startoftext|>"),
                                         C("<|endoftext|>"),
                                         C("<|reserved_200000|>"),
@@ -38,21 +35,19 @@ static const made_words made[] = {
      "{# <|channel|>analysis<|message|> <|call|> render_typescript_type #}"},
     {0}};
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 const text_family gpt_oss_text = {
-    .archs = LIST("gpt-oss"),
+    .archs = STRINGS("gpt-oss"),
     .name = "gpt-oss",
-    .model_types = LIST("gpt_oss"),
+    .model_types = STRINGS("gpt_oss"),
     .tokenizers = tokenizers,
     .bos = "<|startoftext|>",
     .eos = "<|return|>",
     .pad = "<|endoftext|>",
     .bos_never = true, /* files name one, which no prompt of gpt-oss begins with */
-    .ends = LIST("<|return|>", "<|call|>", "<|endoftext|>"),
-    .ends_not = LIST("<|end|>"), /* ends a message of an answer; files may name it */
-    .shown = LIST("<|channel|>", "<|start|>", "<|message|>", "<|constrain|>", "<|end|>"),
-    .media = LIST(NULL),
+    .ends = STRINGS("<|return|>", "<|call|>", "<|endoftext|>"),
+    .ends_not = STRINGS("<|end|>"), /* ends a message of an answer; files may name it */
+    .shown = STRINGS("<|channel|>", "<|start|>", "<|message|>", "<|constrain|>", "<|end|>"),
+    .media = STRINGS(NULL),
     .made = made,
     .turn_open = "<|start|>",
     .turn_close = "<|return|>",

@@ -12,8 +12,6 @@
 
 RELEASED_AT(vocab_close, vocab)
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static size_t one_byte(const char *s, size_t n)
 {
     (void)s;
@@ -29,16 +27,16 @@ enum { N_MARKS = sizeof marks / sizeof *marks };
 
 static const tokenizer_name tokenizers[] = {{"toy", NULL, VOCAB_CHARS, one_byte, NULL, 0}, {0}};
 static const text_family toy = {
-    .archs = LIST("toy"),
+    .archs = STRINGS("toy"),
     .name = "the toy",
     .model_types = (const char *const[]){"toy", NULL},
     .tokenizers = tokenizers,
-    .ends = LIST("<end>"),
-    .ends_not = LIST(NULL),
-    .media = LIST(NULL),
-    .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>",
-                  "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]", "<|start|>",
-                  "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|python_tag|>")};
+    .ends = STRINGS("<end>"),
+    .ends_not = STRINGS(NULL),
+    .media = STRINGS(NULL),
+    .shown = STRINGS("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>",
+                     "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]", "<|start|>",
+                     "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|python_tag|>")};
 
 static vocab *toy_marks(void)
 {

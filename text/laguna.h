@@ -16,7 +16,6 @@ enum {
 };
 
 extern const text_family laguna_text;
-extern const made_words laguna_made[]; /* laguna_words.c */
 extern const chat_format laguna_formats[N_LAGUNA_FORMATS];
 
 /* ---- chat_laguna.c ---- */

@@ -30,20 +30,18 @@ static const made_words made[] = {
      "December 2023 #}"},
     {0}};
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
-const text_family llama_text = {.archs = LIST("llama"),
+const text_family llama_text = {.archs = STRINGS("llama"),
                                 .name = "Llama",
-                                .model_types = LIST("llama", "mistral"),
+                                .model_types = STRINGS("llama", "mistral"),
                                 .tokenizers = tokenizers,
                                 .bos = "<|begin_of_text|>",
                                 .eos = TURN_END,
                                 .pad = "<|finetune_right_pad_id|>",
                                 .bos_always = true, /* files do not state it */
-                                .ends = LIST(TURN_END, "<|eom_id|>", "<|end_of_text|>"),
-                                .ends_not = LIST(NULL),
-                                .shown = LIST("<|python_tag|>"),
-                                .media = LIST(NULL),
+                                .ends = STRINGS(TURN_END, "<|eom_id|>", "<|end_of_text|>"),
+                                .ends_not = STRINGS(NULL),
+                                .shown = STRINGS("<|python_tag|>"),
+                                .media = STRINGS(NULL),
                                 .made = made,
                                 .turn_open = "<|start_header_id|>",
                                 .turn_close = TURN_END,

@@ -13,22 +13,20 @@ static const tokenizer_name tokenizers[] = {
     {"gpt2", "tekken", VOCAB_BYTES, split_tekken, split_tekken_steps, NEEDS_MERGES | WHOLE_WORDS},
     {0}};
 
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 const text_family mistral_text = {
-    .archs = LIST("llama", "mistral3"),
+    .archs = STRINGS("llama", "mistral3"),
     .name = "Llama 2 and Mistral",
-    .model_types = LIST("llama", "mistral", "mixtral", "ministral"),
+    .model_types = STRINGS("llama", "mistral", "mixtral", "ministral"),
     .tokenizers = tokenizers,
     .bos = "<s>",
     .eos = "</s>",
     .unk = "<unk>",
     .pad = "<pad>",
     .bos_always = true, /* older files do not state it */
-    .ends = LIST("</s>"),
-    .ends_not = LIST(NULL),
-    .shown = LIST("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]"),
-    .media = LIST("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+    .ends = STRINGS("</s>"),
+    .ends_not = STRINGS(NULL),
+    .shown = STRINGS("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]"),
+    .media = STRINGS("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
     .turn_open = "[INST]",
     .turn_close = "</s>",
     .recognise = mistral_recognise,

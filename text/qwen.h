@@ -19,7 +19,6 @@ enum {
 };
 
 extern const text_family qwen_text;
-extern const made_words qwen_made[]; /* qwen_words.c */
 extern const chat_format qwen_formats[N_QWEN_FORMATS];
 
 /* ---- chat_qwen.c ---- */

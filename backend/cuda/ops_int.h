@@ -172,7 +172,7 @@ void cuda_qkv(pass *p, mat *q, mat v, const qkv *a, const kv_view *kv);
 dev_kv cuda_view_of(pass *p, const kv_view *v); /* with the weights that kernels read */
 bool cuda_stores(pass *p, const kv_view *kv);   /* false: an error of the pass */
 
-/* ---- vision_ops.c ---- */
+/* ---- tower_ops.c ---- */
 
 void cuda_clamp(pass *p, mat y, mat x, float low, float high);
 void cuda_pool(pass *p, mat y, mat x, int32_t n);
@@ -180,9 +180,6 @@ void cuda_standardize(pass *p, mat x, const weight *shift, const weight *scale);
 void cuda_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, float eps);
 void cuda_act(pass *p, mat x, act_kind act);
 void cuda_embed_mix(pass *p, mat y, mat ids, mat share, const weight *w);
-
-/* ---- audio_ops.c ---- */
-
 void cuda_unfold(pass *p, mat y, mat x, int32_t first);
 void cuda_depthwise(pass *p, mat y, mat x, const weight *w);
 void cuda_near(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *rule);
