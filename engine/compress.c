@@ -11,16 +11,14 @@
  */
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/utf8.h"
+#include "engine/compress_int.h"
 #include "engine/engine_int.h"
-#include "text/compress.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 enum {
-    QUERY_MAX = 256,           /* tokens of a question that a scorer reads, the last ones */
     PART_LEAST = 64,           /* tokens of a text that a scorer must have room for */
     MEMORY_DEFAULT = 64 << 20, /* bytes */
     ENTRIES_MAX = 4096         /* texts in it: a look compares the hashes of all */
@@ -392,9 +390,8 @@ static status keep_short(carat_compressed *out, const char *what, const carat_co
     return keep_all(out, why);
 }
 
-/* Shortens every text. now[i]: what it becomes; at NULL: it stays. */
-static status shorten_all(carat_compressor *c, const carat_scorer *s, double ratio,
-                          const compress_texts *texts, str *now, carat_compressed *out, err *e)
+status compress_all(carat_compressor *c, const carat_scorer *s, double ratio,
+                    const compress_texts *texts, str *now, carat_compressed *out, err *e)
 {
     arena *mem = out->own;
     status st = OK;
@@ -416,7 +413,7 @@ static status shorten_all(carat_compressor *c, const carat_scorer *s, double rat
     return st;
 }
 
-static status open_result(carat_compressed *out, err *e)
+status compress_open(carat_compressed *out, err *e)
 {
     *out = (carat_compressed){0};
     out->own = mem_calloc(1, sizeof(arena));
@@ -447,9 +444,7 @@ static const char all_code[] =
     "nothing is left out of the long texts: they are code between fences, which stays whole, or "
     "have no 512 tokens";
 
-/* Where the end begins that is the question: a line, or else a word, before the last QUERY_MAX
- * tokens, by the scorer's count. */
-static status find_question(const carat_scorer *s, const char *text, size_t n, size_t *at, err *e)
+status compress_find_question(const carat_scorer *s, const char *text, size_t n, size_t *at, err *e)
 {
     compress_text all = {.text = text, .n = n, .query = "", .part = -1};
     scored x = {0};
@@ -495,7 +490,7 @@ static size_t before_fence(const char *text, size_t n, size_t at)
 static status divide_text(const carat_scorer *s, compress_text *t, err *e)
 {
     size_t at = 0, end = t->n;
-    status st = find_question(s, t->text, t->n, &at, e);
+    status st = compress_find_question(s, t->text, t->n, &at, e);
     if (st)
         return st;
     at = before_fence(t->text, t->n, at);
@@ -561,7 +556,7 @@ static status compress_messages(carat_compressor *c, const carat_scorer *s, cons
         return keep_all(out, "no message that may be shortened is long enough");
     if (!(now = mem_calloc(texts.n, sizeof *now)))
         return err_memory(e, "the texts of a conversation", texts.n * sizeof *now);
-    if ((st = shorten_all(c, s, opt->ratio, &texts, now, out, &why)))
+    if ((st = compress_all(c, s, opt->ratio, &texts, now, out, &why)))
         st = forgive(opt, out, st, &why, e);
     else if (!out->n)
         st = keep_all(out, all_code);
@@ -578,7 +573,7 @@ carat_status carat_compress_chat(carat_compressor *c, const carat_model *m, cons
                                  const carat_compress_options *opt, carat_compressed *out,
                                  carat_error *e)
 {
-    status st = open_result(out, e);
+    status st = compress_open(out, e);
     if (st || (st = count_rendered(m, t, chat, &out->n_original, e)))
         goto out;
     if (opt->ratio <= 0 && out->n_original < least_of(opt))
@@ -625,19 +620,19 @@ carat_status carat_compress_text(carat_compressor *c, const carat_model *m, cons
     str now = {0};
     size_t at = 0, n_texts = 0;
     err why = {0};
-    status st = open_result(out, e);
+    status st = compress_open(out, e);
     if (st || (st = check_plain(m, text, n, &out->n_original, e)))
         goto out;
     if (opt->ratio <= 0 && out->n_original < least_of(opt)) {
         st = keep_short(out, "the prompt", opt);
         goto out;
     }
-    if (!(st = find_question(s, text, n, &at, &why))) {
+    if (!(st = compress_find_question(s, text, n, &at, &why))) {
         compress_text t = {
             .text = text, .n = at, .part = -1, .query = text + at, .n_query = n - at};
         const compress_texts texts = {.at = &t, .n = at >= COMPRESS_LEAST};
         n_texts = texts.n;
-        st = shorten_all(c, s, opt->ratio, &texts, &now, out, &why);
+        st = compress_all(c, s, opt->ratio, &texts, &now, out, &why);
     }
     if (st) {
         st = forgive(opt, out, st, &why, e);
@@ -654,189 +649,6 @@ out:
     str_free(&now);
     if (st)
         carat_compressed_free(out);
-    return st;
-}
-
-/* ---- A prompt of ids ------------------------------------------------------------------------- */
-
-/* A run of tokens that are text, or of control tokens. */
-typedef struct stretch {
-    int64_t from, to; /* ids */
-    char *text;       /* NULL: control tokens */
-    size_t n, head;   /* head: bytes at its begin that stay */
-    bool may;         /* be shortened */
-} stretch;
-
-typedef struct stretches {
-    stretch *at;
-    size_t n;
-} stretches;
-
-/* The bytes of a token that is text; 0: it is a control token, or a mark of the chat format; -1: it
- * is no token. */
-static int32_t text_of(const carat_model *m, const carat_marks *marks, int32_t id,
-                       const char **bytes)
-{
-    for (int32_t i = 0; i < marks->n_all; i++)
-        if (marks->all[i] == id)
-            return 0;
-    return carat_token_is_eog(m, id) ? 0 : carat_token_bytes(m, id, false, bytes);
-}
-
-/* Splits the ids, and reads their texts into the arena. */
-static status read_stretches(const carat_model *m, const int32_t *ids, int64_t n, arena *mem,
-                             stretches *x, err *e)
-{
-    str text = {0};
-    carat_marks marks;
-    status st = OK;
-    carat_model_get_marks(m, &marks);
-    if (!(x->at = arena_array(mem, (size_t)n + 1, sizeof *x->at)))
-        return err_memory(e, "a prompt to shorten", (size_t)n * sizeof *x->at);
-    for (int64_t i = 0; i < n && !st; i++) {
-        const char *bytes = "", *next;
-        int32_t len = text_of(m, &marks, ids[i], &bytes);
-        stretch *last = x->n ? &x->at[x->n - 1] : NULL;
-        if (len < 0) {
-            st = err_set(e, E_ARG, "token %lld of the prompt is %d, which is no id of the model",
-                         (long long)i, (int)ids[i]);
-            break;
-        }
-        if (!last || (last->n == 0) != (len == 0)) {
-            last = &x->at[x->n++];
-            *last = (stretch){.from = i};
-            str_cut(&text, 0);
-        }
-        str_put(&text, bytes, (size_t)len);
-        last->to = i + 1;
-        last->n += (size_t)len;
-        bool ends = i + 1 == n || (text_of(m, &marks, ids[i + 1], &next) > 0) != (len > 0);
-        if (ends && last->n)
-            last->text = text.bad ? NULL : arena_strndup(mem, text.at, text.n);
-        if (text.bad || (ends && last->n && !last->text))
-            st = err_memory(e, "a prompt to shorten", text.n);
-    }
-    str_free(&text);
-    return st;
-}
-
-/* Which stretches may be shortened: x->at[i].may and .head. The question is the last one with more
- * than a few tokens. */
-static stretch *choose_stretches(const carat_model *m, const int32_t *ids, stretches *x)
-{
-    enum { QUESTION_LEAST = 8 };
-    static const char user[] = "user\n";
-    bool marked = false; /* a control token other than the first has come */
-    stretch *question = NULL;
-    for (size_t i = 0; i < x->n; i++) {
-        stretch *s = &x->at[i];
-        if (!s->text) {
-            marked |= s->from > 0 || s->to - s->from > 1 || ids[0] != carat_token_bos(m);
-            continue;
-        }
-        bool from_user = s->n > sizeof user && !memcmp(s->text, user, sizeof user - 1);
-        s->head = marked && from_user ? sizeof user - 1 : 0;
-        s->may = (!marked || from_user) && utf8_valid(s->text, s->n);
-        question = s->to - s->from >= QUESTION_LEAST ? s : question;
-    }
-    return question;
-}
-
-/* The texts that are shortened, with their question. */
-static status list_stretches(const carat_scorer *s, stretches *x, const stretch *question,
-                             compress_texts *texts, size_t *owner, size_t *tail, err *e)
-{
-    size_t at = 0;
-    *tail = 0;
-    for (size_t i = 0; i < x->n && question; i++) {
-        const stretch *y = &x->at[i];
-        if (y->may && y != question && y->n - y->head >= COMPRESS_LEAST) {
-            owner[texts->n] = i;
-            texts->at[texts->n++] = (compress_text){.text = y->text + y->head,
-                                                    .n = y->n - y->head,
-                                                    .part = -1,
-                                                    .query = question->text + question->head,
-                                                    .n_query = question->n - question->head};
-        }
-    }
-    if (texts->n || !question || !question->may)
-        return OK;
-    const char *text = question->text + question->head;
-    size_t n = question->n - question->head;
-    status st = find_question(s, text, n, &at, e);
-    if (!st && at >= COMPRESS_LEAST) {
-        owner[0] = (size_t)(question - x->at);
-        *tail = n - at;
-        texts->at[texts->n++] = (compress_text){
-            .text = text, .n = at, .part = -1, .query = text + at, .n_query = n - at};
-    }
-    return st;
-}
-
-/* The ids of all stretches, shortened ones from their new texts; *n_out 0: they are no fewer. */
-static status join_stretches(const carat_model *m, const int32_t *ids, int64_t n,
-                             const stretches *x, const compress_texts *texts, const size_t *owner,
-                             const str *now, size_t tail, int32_t *out, int64_t *n_out, err *e)
-{
-    size_t k = 0;
-    int64_t at = 0;
-    for (size_t i = 0; i < x->n; i++) {
-        const stretch *y = &x->at[i];
-        const str *shorter = k < texts->n && owner[k] == i ? &now[k++] : NULL;
-        int64_t some = y->to - y->from;
-        if (shorter && shorter->at) {
-            str all = {0};
-            str_put(&all, y->text, y->head);
-            str_put(&all, shorter->at, shorter->n);
-            str_put(&all, y->text + y->n - tail, tail);
-            some = all.bad ? -1 : carat_tokenize(m, all.at, all.n, 0, out + at, n - at, e);
-            bool bad = all.bad;
-            str_free(&all);
-            if (some < 0)
-                return bad ? err_memory(e, "a shortened prompt", (size_t)n) : E_MEMORY;
-        } else if (some <= n - at) {
-            memcpy(out + at, ids + y->from, (size_t)some * sizeof *out);
-        }
-        if (some > n - at) {
-            memcpy(out, ids, (size_t)n * sizeof *out);
-            *n_out = n;
-            return OK;
-        }
-        at += some;
-    }
-    *n_out = at;
-    return OK;
-}
-
-carat_status carat_compress_ids(carat_compressor *c, const carat_model *m, const carat_scorer *s,
-                                const int32_t *ids, int64_t n, const carat_compress_options *opt,
-                                int32_t *out, int64_t *n_out, carat_error *e)
-{
-    carat_compressed x;
-    stretches all = {0};
-    compress_texts texts = {0};
-    size_t *owner = NULL, tail = 0;
-    str *now = NULL;
-    status st = open_result(&x, e);
-    if (st || (st = read_stretches(m, ids, n, x.own, &all, e)))
-        goto out;
-    texts.at = arena_array(x.own, all.n + 1, sizeof *texts.at);
-    owner = arena_array(x.own, all.n + 1, sizeof *owner);
-    now = mem_calloc(all.n + 1, sizeof *now);
-    if (!texts.at || !owner || !now) {
-        st = err_memory(e, "a prompt to shorten", all.n * sizeof *texts.at);
-        goto out;
-    }
-    st = list_stretches(s, &all, choose_stretches(m, ids, &all), &texts, owner, &tail, e);
-    if (!st)
-        st = shorten_all(c, s, opt->ratio, &texts, now, &x, e);
-    if (!st)
-        st = join_stretches(m, ids, n, &all, &texts, owner, now, tail, out, n_out, e);
-out:
-    for (size_t i = 0; i < texts.n && now; i++)
-        str_free(&now[i]);
-    mem_free(now);
-    carat_compressed_free(&x);
     return st;
 }
 
