@@ -329,7 +329,7 @@ static status serve(server *s, err *e)
     if ((kept.count && (st = stored_open(&s->stored, &kept, e))) ||
         (st = recordings_open(&s->recordings, e)) || (st = events_open(&s->events, e)) ||
         (st = pulls_open(&s->pulls, s, e)) || (st = catalog_open(&s->catalog, s, e)) ||
-        (st = signals_start(&g, s, e)) || (st = ringer_start(&s->bells, e)) ||
+        (st = signals_start(&g, s, e)) || (st = waker_start(&s->waker, e)) ||
         (st = http_open(&h, s, &port, e)) || (st = check_reach(s, e)) || (st = open_tools(s, e)) ||
         (st = http_start(h, e)))
         goto out;
@@ -344,7 +344,7 @@ out:
     wait_for_last_words(s);
     http_close(h);
     mcp_set_close(s->tools);
-    ringer_stop(&s->bells);
+    waker_stop(&s->waker);
     signals_stop(&g);
     catalog_close(s->catalog);
     served_close(s->scorer);

@@ -66,14 +66,14 @@ typedef struct api_keys {
 } api_keys;
 
 /* live.c: the lives with new events, and the thread that wakes their connections. */
-typedef struct ringer {
+typedef struct waker {
     pthread_t thread;
     pthread_mutex_t lock; /* of the next three */
     pthread_cond_t go;
     struct live *first; /* the lives to wake */
     bool going, ending;
     bool started;
-} ringer;
+} waker;
 
 enum { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
 
@@ -94,7 +94,7 @@ typedef struct server {
     bool compresses;       /* --compress: conversations whose request does not say */
     carat_compress_options compress;
     passes passes; /* passes.h: their batches take turns */
-    ringer bells;
+    waker waker;
     atomic_int n_active;         /* requests being answered */
     atomic_int n_questions;      /* hub_api.c: requests that wait for a hub */
     atomic_llong body_bytes;     /* of all bodies held in memory */

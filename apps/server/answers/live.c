@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BOX_BYTES = 1 << 16 }; /* of tokens without text, before the bell rings anyway */
+enum { BOX_BYTES = 1 << 16 }; /* of tokens without text, before the connection wakes anyway */
 
 typedef struct running {
     live *l;
@@ -31,9 +31,9 @@ struct live {
     running *job;
     int32_t n;
     bool one_call, keep_ids;
-    int bell;
-    live *next_bell; /* both under the ringer's lock */
-    bool to_ring;
+    int event_fd;
+    live *next_wake; /* both under the waker's lock */
+    bool to_wake;
     pthread_mutex_t lock; /* of the next three */
     str box;
     int32_t n_running; /* jobs submitted and not done */
@@ -107,14 +107,14 @@ bool live_next(live *l, choice_event *h)
 
 /* ---- The thread that runs passes ---- */
 
-/* Lists the live for the ringer, which runs after this pass. */
-static void ring(live *l)
+/* Lists the live for the waker, which runs after this pass. */
+static void list_to_wake(live *l)
 {
-    ringer *r = &l->m->s->bells;
+    waker *r = &l->m->s->waker;
     pthread_mutex_lock(&r->lock);
-    if (!l->to_ring) {
-        l->to_ring = true;
-        l->next_bell = r->first;
+    if (!l->to_wake) {
+        l->to_wake = true;
+        l->next_wake = r->first;
         r->first = l;
     }
     pthread_mutex_unlock(&r->lock);
@@ -148,10 +148,10 @@ static bool live_on_event(void *user, const carat_event *ev)
         l->first_ms = r->last_ms;
     bool bad = l->box.bad, much = l->box.n > BOX_BYTES;
     pthread_mutex_unlock(&l->lock);
-    /* A token's text comes in a later event, so a token alone does not ring. Threads woken in vain
+    /* A token's text comes in a later event, so a token alone does not wake. Threads woken in vain
      * would take processors from the next pass. */
     if ((ev->kind != CARAT_EV_TOKEN && ev->kind != CARAT_EV_PROMPT_TOKEN) || much)
-        ring(l);
+        list_to_wake(l);
     return !bad && !(call && l->one_call);
 }
 
@@ -167,7 +167,7 @@ static void live_on_done(void *user, carat_status st, const carat_error *e, cons
     pthread_mutex_lock(&l->lock);
     put_record(&l->box, &h);
     l->n_running--;
-    ring(l); /* under the lock: after it, with no job running, the live may be freed */
+    list_to_wake(l); /* under the lock: after it, with no job running, the live may be freed */
     pthread_cond_broadcast(&l->quiet);
     pthread_mutex_unlock(&l->lock);
 }
@@ -220,9 +220,9 @@ bool live_open(live **out, served *m, const live_plan *plan, problem *p)
     l->m = m;
     l->one_call = plan->one_call;
     l->keep_ids = plan->keep_ids;
-    l->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    l->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l->job = mem_calloc((size_t)plan->n, sizeof *l->job);
-    bool ok = l->bell >= 0 && l->job;
+    bool ok = l->event_fd >= 0 && l->job;
     if (!ok)
         problem_set(p, 503, "", "no memory or no file descriptor for a request");
     for (int32_t i = 0; i < plan->n && ok; i++) {
@@ -251,11 +251,11 @@ void live_cancel(live *l)
 /* Called when no callback can list the live again. */
 static void unlist(live *l)
 {
-    ringer *r = &l->m->s->bells;
+    waker *r = &l->m->s->waker;
     pthread_mutex_lock(&r->lock);
-    for (live **at = &r->first; *at; at = &(*at)->next_bell)
+    for (live **at = &r->first; *at; at = &(*at)->next_wake)
         if (*at == l) {
-            *at = l->next_bell;
+            *at = l->next_wake;
             break;
         }
     pthread_mutex_unlock(&r->lock);
@@ -269,8 +269,8 @@ void live_close(live *l)
     for (int32_t i = 0; i < l->n; i++)
         str_free(&l->job[i].sampled);
     unlist(l);
-    if (l->bell >= 0)
-        close(l->bell);
+    if (l->event_fd >= 0)
+        close(l->event_fd);
     pthread_cond_destroy(&l->quiet);
     pthread_mutex_destroy(&l->lock);
     str_free(&l->box);
@@ -299,8 +299,8 @@ bool client_left(int fd)
 
 live_state live_wait(live *l, int fd, int timeout_ms)
 {
-    struct pollfd p[2] = {{l->bell, POLLIN, 0}, {fd, POLLRDHUP, 0}};
-    uint64_t rung;
+    struct pollfd p[2] = {{l->event_fd, POLLIN, 0}, {fd, POLLRDHUP, 0}};
+    uint64_t count;
     int n;
     do
         n = poll(p, fd >= 0 ? 2 : 1, timeout_ms);
@@ -309,8 +309,8 @@ live_state live_wait(live *l, int fd, int timeout_ms)
         return LIVE_GONE;
     if (!p[0].revents)
         return LIVE_QUIET;
-    ssize_t r = read(l->bell, &rung, sizeof rung);
-    (void)r; /* not rung: the mailbox is empty */
+    ssize_t r = read(l->event_fd, &count, sizeof count);
+    (void)r; /* it was 0: the mailbox is empty */
     str_cut(&l->taken, 0);
     l->at = 0;
     pthread_mutex_lock(&l->lock);
@@ -343,40 +343,40 @@ const int32_t *live_sampled(const live *l, int32_t job, int64_t *n)
     return (const int32_t *)(const void *)s->at;
 }
 
-/* ---- The ringer ---- */
+/* ---- The waker ---- */
 
-/* Holds the lock, so that no bell is closed meanwhile. The thread that runs passes needs the lock
- * only at the end of its pass. */
-static void ring_all(ringer *r)
+/* Holds the lock, so that no eventfd is closed meanwhile. The thread that runs passes needs it only
+ * at the end of its pass. */
+static void wake_all(waker *r)
 {
     uint64_t one = 1;
-    for (live *l = r->first; l; l = l->next_bell) {
-        ssize_t n = write(l->bell, &one, sizeof one);
-        (void)n; /* the counter is full: it has rung */
-        l->to_ring = false;
+    for (live *l = r->first; l; l = l->next_wake) {
+        ssize_t n = write(l->event_fd, &one, sizeof one);
+        (void)n; /* the counter is full: the connection wakes */
+        l->to_wake = false;
     }
     r->first = NULL;
 }
 
-static void *ring_on(void *arg)
+static void *wake_on(void *arg)
 {
-    ringer *r = arg;
+    waker *r = arg;
     pthread_mutex_lock(&r->lock);
     while (!r->ending) {
         while (!r->going && !r->ending)
             pthread_cond_wait(&r->go, &r->lock);
         r->going = false;
-        ring_all(r);
+        wake_all(r);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
 
-status ringer_start(ringer *r, err *e)
+status waker_start(waker *r, err *e)
 {
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->go, NULL);
-    if (pthread_create(&r->thread, NULL, ring_on, r)) {
+    if (pthread_create(&r->thread, NULL, wake_on, r)) {
         pthread_cond_destroy(&r->go);
         pthread_mutex_destroy(&r->lock);
         return err_set(e, E_MEMORY, "cannot start a thread");
@@ -385,7 +385,7 @@ status ringer_start(ringer *r, err *e)
     return OK;
 }
 
-void ringer_go(ringer *r)
+void waker_go(waker *r)
 {
     pthread_mutex_lock(&r->lock);
     bool any = r->first != NULL;
@@ -395,7 +395,7 @@ void ringer_go(ringer *r)
         pthread_cond_signal(&r->go);
 }
 
-void ringer_stop(ringer *r)
+void waker_stop(waker *r)
 {
     if (!r->started)
         return;

@@ -1,12 +1,12 @@
 /* live.h - a running request: its jobs in the batch, and a mailbox of events from the thread that
  * runs passes to the thread of the connection.
  *
- *     passes:      callbacks copy events into the mailbox and list the live for the ringer
- *     ringer:      writes to the eventfd ("bell") of each listed live, during the next pass
- *     connection:  live_wait sleeps on the bell and the socket, live_next takes events out
+ *     passes:      callbacks copy events into the mailbox and list the live for the waker
+ *     waker:       writes to the eventfd of each listed live, during the next pass
+ *     connection:  live_wait sleeps on the eventfd and the socket, live_next takes events out
  *
  * Waking a thread takes as long as a kernel of the device. So the thread that runs passes wakes one
- * thread only, the ringer, however many answers a pass has.
+ * thread only, the waker, however many answers a pass has.
  *
  * The connection's thread opens and closes a live. Closing cancels the jobs and waits for their
  * last callback, so no callback uses a closed live.
@@ -54,9 +54,9 @@ bool live_over(const live *l);       /* the end of every job was taken out */
 double live_first_ms(const live *l); /* clock_ms of the first token; 0: none yet */
 const int32_t *live_sampled(const live *l, int32_t job, int64_t *n); /* with keep_ids, when over */
 
-/* The ringer. The thread that runs passes calls ringer_go after each. */
-status ringer_start(ringer *r, err *e);
-void ringer_go(ringer *r);
-void ringer_stop(ringer *r); /* rings once more; does nothing if not started */
+/* The waker. The thread that runs passes calls waker_go after each. */
+status waker_start(waker *r, err *e);
+void waker_go(waker *r);
+void waker_stop(waker *r); /* wakes once more; does nothing if not started */
 
 #endif

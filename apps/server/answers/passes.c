@@ -160,7 +160,7 @@ static bool take_turns(server *s, int32_t *n_busy)
         m->busy = carat_batch_step(m->batch);
         busy += m->busy;
         tell_pool(m);
-        ringer_go(&s->bells);
+        waker_go(&s->waker);
     }
     *n_busy = busy;
     return busy > 0;

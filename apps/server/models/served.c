@@ -313,7 +313,7 @@ void served_halt(served *m)
     m->batch = NULL;
     pthread_rwlock_unlock(&m->batch_lock);
     carat_batch_close(b);
-    ringer_go(&m->s->bells);
+    waker_go(&m->s->waker);
 }
 
 void served_close(served *m)
