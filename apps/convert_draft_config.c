@@ -253,7 +253,7 @@ static void read_causality(draft_config *c, dflash_shape *s)
 }
 
 /* Without a key: DeepSpec's files (with markov_rank, even 0, or called *_block7) predict from slot
- * 0 on, all others from slot 1 (drafters-more, block layouts). */
+ * 0 on, all others from slot 1. */
 static void read_anchor(draft_config *c, dflash_shape *s, const char *dir_name)
 {
     dflash_choice a = choice(c, "sample_from_anchor"), b = choice(c, "query_zero_predicts_next");

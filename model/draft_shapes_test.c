@@ -60,7 +60,6 @@ TEST(draft_shapes_have_the_published_counts)
     }
 }
 
-/* drafters-more.md 1.4: what each tensor is stored as. */
 TEST(draft_shapes_keep_the_types_of_sensitive_tensors)
 {
     static const struct {

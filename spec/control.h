@@ -4,7 +4,7 @@
  * drafted. The controller takes the numbers of nodes with the largest expected number of emitted
  * tokens per time, over all timelines of the pass together, and none where a plain pass is better.
  * It never lets an answer of 256 tokens or more fall below 97 % of plain speed: each request has a
- * balance of time that drafting may lose (drafters-more.md 8.4).
+ * balance of time that drafting may lose.
  *
  * Times only decide how much is drafted, never what is answered.
  *

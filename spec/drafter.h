@@ -40,7 +40,7 @@ typedef struct draft_state draft_state; /* each class has its own */
 
 /* Drafts for the positions after the last token. Slot 0 is the first of them. Ranks of a slot
  * descend in probability. Drafters that go token by token give the probabilities of slot i + 1
- * under the best token of slot i; block drafters give marginals (drafters-more.md 3, DDTree). */
+ * under the best token of slot i; block drafters give marginals (DDTree). */
 typedef struct proposal {
     int32_t n_slots; /* 0: no draft */
     int32_t n_ranks; /* of every slot */
