@@ -82,8 +82,8 @@ typedef struct bench_test {
     int32_t n_prompt, n_gen, n_depth, n_streams;
     bool spec;
     int32_t n_shared; /* with n_streams: tokens at the start of all prompts */
-    /* Not 0: a picture of at most so many soft tokens, or a sound of so many seconds, n_prompt
-     * tokens in fact; `plain` is the pass over these alone, without the tower's. */
+    /* Not 0: the prompt is a picture of at most n_picture soft tokens, or a sound of n_seconds.
+     * n_prompt is its real number of tokens. `plain` is the pass over them without the tower. */
     int32_t n_picture, n_seconds;
     bench_samples ours, other, plain;
     /* With n_streams: tokens of keys of all answers, and those that several share, while all are

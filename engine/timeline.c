@@ -26,10 +26,10 @@
 enum {
     RESTORE_GAIN = 16, /* a checkpoint must save this many tokens over the live cache */
     SAVE_LEAST = 32,   /* a shorter timeline is cheaper to recompute than to save */
-    /* With recurrent layers a prompt has a checkpoint at least every so many tokens. A prompt that
-     * parts from it later computes at most these again. Of a 27B model, a state has 150 MiB, and
-     * keys and values of so many tokens have 256 MiB; copying them takes about a hundredth of the
-     * time that computing them takes. */
+    /* Tokens between checkpoints of a prompt, in models with recurrent layers. A later prompt that
+     * differs somewhere computes at most this many tokens again. In a 27B model a state takes 150
+     * MiB, and the keys and values of 4096 tokens take 256 MiB; copying them takes about a
+     * hundredth of the time of computing them. */
     STATE_EVERY = 4096
 };
 

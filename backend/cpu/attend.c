@@ -154,8 +154,8 @@ static void begin_walk(const attention *a, row_tile t, int32_t iq, sparse_walk *
                        .limit = sparse_limit(sparse_rule_of(a->p->st, rs, a->kv, r), s.hi - s.lo)};
 }
 
-/* Does query iq of the tile drop the block at b0, whose largest score is top? A block of which it
- * sees nothing is dropped and not counted. */
+/* Does query iq of the tile drop the block at b0? top: the largest score in the block. A block
+ * without a key that the query may see is dropped, and is not counted. */
 static bool drops_block(const attention *a, row_tile t, int32_t head, int32_t iq, sparse_walk *w,
                         int64_t b0, float top)
 {

@@ -74,8 +74,8 @@ typedef struct offload_kernels {
 /* isa: NULL or "" for this processor's best; else "portable", "avx2" or "avx512". Sets *k. */
 status offload_kernels_find(const char *isa, const offload_kernels **k, err *e);
 
-/* Into how many parts the GPU divides the sums of a gated unit, whose matrix has so many tiles and
- * units; a down product has one part. */
+/* The number of parts into which the GPU divides the sums of a gated unit, by the tiles and units
+ * of its matrix. A down product has one part. */
 int32_t offload_gate_parts(int32_t n_tile, int32_t n_unit);
 
 /* How many of n offloaded experts of a layer the host computes, so that the slower side ends first:

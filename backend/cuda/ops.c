@@ -241,8 +241,8 @@ static bool long_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
     return true;
 }
 
-/* Do so many rows of a prompt take the integer tensor cores, over weights made records? Fewer take
- * the kernels of answers, whose bits are the same. */
+/* Does the product of this many rows of a prompt run on the integer tensor cores, over weights
+ * turned into records? Fewer rows take the kernels of answers, which give the same bits. */
 static bool is_long_int8(const pass *p, int32_t rows, const weight *w)
 {
     enum { LEAST = 64 }; /* rows that repay the pass over the weights; estimated, not measured */

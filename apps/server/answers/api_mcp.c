@@ -1,10 +1,11 @@
 /* api_mcp.c - see api_mcp.h.
  *
- * A call runs a program with the rights of whoever started the server. So beside what holds for
- * every path (the key; a Host that is a name of this machine; no page of another origin), --cors
- * opens these paths to nobody, and without a key the server must listen on this machine alone. A
- * page that leads a browser here under another name (DNS rebinding) fails at its Host, a form of
- * another page at its Origin.
+ * A call runs a program with the rights of the user who started the server. The checks of every
+ * path apply: the key, a Host that names this machine, no page of another origin. Two more apply
+ * here:
+ * --cors does not open these paths, and without a key the server must listen on this machine alone.
+ * A page that leads a browser here under another name (DNS rebinding) fails the check of Host; a
+ * form of another page fails the check of Origin.
  */
 #include "apps/server/answers/api_mcp.h"
 

@@ -289,9 +289,9 @@ static bool by_warps(const cuda_device *c, const dev_kv *kv)
     return cu_split512_stages(*kv, c->facts.shared_block) > 0;
 }
 
-/* The most chunks of a row: so many that one row fills the multiprocessors of an H100 or H200 once,
- * with so many blocks for each chunk. The number is not this GPU's, so that bits are equal on all
- * GPUs whose shared memory holds these blocks. */
+/* The most chunks of a row. With `blocks` blocks for each chunk, one row then fills the
+ * multiprocessors of an H100 or H200 once. The number does not depend on this GPU, so the bits are
+ * the same on all GPUs whose shared memory holds these blocks. */
 static int32_t row_parts(int32_t blocks)
 {
     enum { PROCESSORS = 132, FEWEST = 8 };
@@ -343,7 +343,8 @@ static chunk_parts parts_of(const cuda_device *c, const kv_view *kv, const dev_k
     return parts;
 }
 
-/* Blocks of 64 pairs, whatever sequences their rows are of; as many as the GPU holds. */
+/* Blocks of 64 pairs of row and head, of one sequence or several. There are as many blocks as the
+ * GPU holds at a time. */
 static wgmma_args schedule_wgmma(const cuda_device *c, const chunk_args *x)
 {
     const dev_kv *kv = &x->a.kv;

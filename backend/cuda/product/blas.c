@@ -275,8 +275,8 @@ static bool trial_open(trial *t)
     return true;
 }
 
-/* Do rows first to first + n of y, whose rows are all there, equal the same rows made apart? By the
- * library with that algorithm, or by matmul_mma.cu. */
+/* y is computed. Are its rows from first to first + n - 1 the same when they are computed alone, by
+ * the library with this algorithm, or by matmul_mma.cu where algo is NULL? */
 static bool same_rows(const trial *t, int32_t first, int32_t n, const lt_algo *algo)
 {
     const dev_mat z = {t->z, n, t->n_out, t->n_out};
