@@ -4,7 +4,8 @@
  * In the emulator the order of launches and copies is traced (emu_trace.h): chunk i + 1 of a prompt
  * runs on one device while chunk i is on the next, no copy overwrites what is still read, and
  * nothing is read before its copy has ended. The time of a prompt is that of a pipeline without any
- * other wait. On a GPU the results alone are compared.
+ * other wait. Ranks of a tensor split that add up by slices wait for all others before and after,
+ * and their copies do not wait for each other. On a GPU the results alone are compared.
  */
 #include "base/mem.h"
 #include "backend/cuda/cuda_int.h"
@@ -17,6 +18,7 @@
 #endif
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -163,6 +165,113 @@ static status trace_prompt(rig *g, const char *what, const char *path, const cha
         st = err_set(e, E_ARG, "%s: not %d chunks", what, CHUNKS);
     carat_session_close(s);
     carat_model_close(m);
+    return st;
+}
+
+/* ---- Sums of ranks ----------------------------------------------------------------------------
+ */
+
+enum { RANKS = 3, SUM_CHUNK = 71 /* more than RANK_SUM_ROWS, with slices of unlike sizes */ };
+
+static int32_t traced_rank(const trace *t, const emu_traced *o)
+{
+    int32_t k = 0;
+    while (k < t->n_stages && t->stream[k] != o->stream)
+        k++;
+    return k < t->n_stages ? k : -1;
+}
+
+/* The last op of a rank before `at`, or the first from there on; NULL: none. */
+static const emu_traced *op_of(const trace *t, int32_t k, size_t at, bool before)
+{
+    const emu_traced *found = NULL;
+    for (size_t i = before ? 0 : at; i < (before ? at : t->n) && (before || !found); i++)
+        if (traced_rank(t, &t->op[i]) == k)
+            found = &t->op[i];
+    return found;
+}
+
+/* Of ranks that read each other's memory. They take turns, so a meeting is where the first goes on
+ * behind the last: counts the pairs of ranks of which one goes on before the other has come. Of the
+ * first n_most; the head comes behind all, where ranks do not meet. */
+static int trace_meetings(const trace *t, int n_most, int *n_meetings)
+{
+    int n = 0;
+    int32_t last = -1;
+    for (size_t at = 0; at < t->n && *n_meetings < n_most; at++) {
+        const int32_t k = traced_rank(t, &t->op[at]);
+        const bool met = k == 0 && last == t->n_stages - 1 && !t->op[at].to; /* no upload */
+        last = k < 0 ? last : k;
+        *n_meetings += met;
+        for (int32_t i = 0; i < t->n_stages * t->n_stages && met; i++) {
+            const emu_traced *a = op_of(t, i / t->n_stages, at, true),
+                             *b = op_of(t, i % t->n_stages, at, false);
+            n += a && b && !emu_ends_before(a, b);
+        }
+    }
+    return n;
+}
+
+/* Of others: slices that are copied one after the other in the trace. Counts copies that do not
+ * wait for what was there before, or are not waited for; n_serial: that wait for another rank's. */
+static int trace_exchanges(const trace *t, const size_t *n_bytes, int *n_exchanges, int *n_serial)
+{
+    int n = 0;
+    for (size_t from = 0, to; from < t->n; from = to + 1) {
+        for (to = from; to < t->n && t->op[to].to && traced_rank(t, &t->op[to]) >= 0 &&
+                        (t->op[to].n_bytes == n_bytes[0] || t->op[to].n_bytes == n_bytes[1]);)
+            to++;
+        *n_exchanges += to > from;
+        for (size_t i = from; i < to; i++) {
+            for (int32_t k = 0; k < t->n_stages; k++) {
+                const emu_traced *a = op_of(t, k, from, true), *b = op_of(t, k, to, false);
+                n += (a && !emu_ends_before(a, &t->op[i])) || (b && !emu_ends_before(&t->op[i], b));
+            }
+            for (size_t j = from; j < to; j++)
+                *n_serial += t->op[i].stream != t->op[j].stream &&
+                             emu_ends_before(&t->op[i], &t->op[j]);
+        }
+    }
+    return n;
+}
+
+static status trace_sums(rig *g, const char *path, const fidelity *f, bool reach, err *e)
+{
+    const carat_model_options mo = {.gpus = "0,0,0", .split = "tensor", .overcommit = true};
+    const carat_session_options so = {
+        .n_ctx = SUM_CHUNK + 1, .chunk = SUM_CHUNK, .checkpoint_mb = -1};
+    int32_t ids[SUM_CHUNK];
+    int n_meetings = 0, n_serial = 0, n_wrong = 0;
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    trace t = {.n_stages = RANKS};
+    for (int32_t i = 0; i < SUM_CHUNK; i++)
+        ids[i] = (int32_t)rng_below(&g->rng, (uint64_t)f->n_vocab);
+    if (!reach)
+        setenv("CARAT_PEERS", "off", 1);
+    status st = carat_model_open(path, &mo, &m, e);
+    st = st ? st : carat_session_open(m, &so, &s, e);
+    emu_trace_begin(1, 3);
+    st = st ? st : carat_eval(s, ids, SUM_CHUNK, NULL, NULL, e);
+    t.op = emu_trace_end(&t.n);
+    for (int32_t k = 0; k < RANKS && !st; k++)
+        t.stream[k] = emu_stream_number(((cuda_device *)model_device(m, k)->self)->stream);
+    const char *how = reach ? "where they lie" : "by copies";
+    if (!st) {
+        const size_t row = (size_t)m->core.n_embd * sizeof(float), least = SUM_CHUNK / RANKS;
+        const size_t n_bytes[] = {least * row, (least + 1) * row};
+        /* Two sums a layer, two meetings each. The last sums are of the wanted row. */
+        const int n_most = 4 * m->core.n_layer, n_least = n_most - 4;
+        n_wrong = reach ? trace_meetings(&t, n_most, &n_meetings)
+                        : trace_exchanges(&t, n_bytes, &n_meetings, &n_serial);
+        verdict(g, "overlap sums", text("%s: meetings fewer than %d", how, n_least),
+                n_meetings < n_least, 0);
+        verdict(g, "overlap sums", text("%s: waits that are missing", how), n_wrong, 0);
+        verdict(g, "overlap sums", text("%s: copies that wait for others", how), n_serial, 0);
+    }
+    carat_session_close(s);
+    carat_model_close(m);
+    unsetenv("CARAT_PEERS");
     return st;
 }
 #endif
@@ -312,4 +421,18 @@ void check_overlap(rig *g)
         unlink(path);
         fidelity_close(&f);
     }
+#ifdef EMU_CAN_FAIL
+    for (int reach = 0; reach < 2; reach++) {
+        fidelity f;
+        err e = {0};
+        if (!my_turn(g, "overlap sums"))
+            continue;
+        fidelity_open(&f, names[0]);
+        const char *path = fidelity_write(&f, NULL);
+        if (trace_sums(g, path, &f, reach, &e))
+            failed(g, "overlap sums", e.text);
+        unlink(path);
+        fidelity_close(&f);
+    }
+#endif
 }
