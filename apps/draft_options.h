@@ -31,8 +31,8 @@ enum { DRAFT_TOKENS_MAX = 63 }; /* in a round: a pass checks at most 64 rows of 
                 "draft alternatives, at most N tokens in all; -1: none (default: chosen by cost)", \
                 by),                                                                               \
         OPT_STR(T, draft.device, "draft-device", 0, "NAME",                                        \
-                "a smaller model that drafts is on this device: cpu, cuda or cuda:N (default: "    \
-                "where the model is)",                                                             \
+                "the drafter (DFlash or a smaller model) is on this device: cpu, cuda or cuda:N "  \
+                "(default: where the model is)",                                                   \
                 by, .words = "cpu cuda cuda:0 cuda:1")
 
 static inline void draft_options_apply(const draft_options *o, carat_model_options *mo,

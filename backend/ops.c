@@ -547,7 +547,7 @@ void op_cross(pass *p, int32_t side, mat *const *x, int32_t n)
         return;
     pass_turn(p, side);
     /* The first that a side gets. Only two devices of a kind work at the same time. */
-    bool first = !p->side[p->here].at && p->dev->kind == p->side[from].dev->kind;
+    bool first = !p->alone && !p->side[p->here].at && p->dev->kind == p->side[from].dev->kind;
     for (int32_t i = 0; i < n && !pass_failed(p); i++)
         if (x[i]->rows)
             *x[i] = first ? carried_by_turns(p, from, *x[i], p->side[p->here].early)

@@ -51,8 +51,8 @@ typedef struct pass_tail {
     int32_t n_layers; /* counts the layers that added to it */
 } pass_tail;
 
-/* Side 0 is the main one. At most: eight GPUs and a CPU. */
-enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
+/* Side 0 is the main one. At most: eight GPUs and a CPU, and in a drafter's pass the drafter's. */
+enum { PASS_MAIN = 0, PASS_SIDES_MAX = 10 };
 
 /* How much some rows of a sequence attend to each of its pages, judged by the pages' summaries
  * (page_sums in ops.h): by the bound of all products with a page's keys, or by its mean. For every
@@ -130,6 +130,11 @@ typedef struct pass {
     bool dry;
     bool plans; /* a dry pass; else `dry` says that the leg is replayed */
     int32_t n_sides, here;
+    /* Of a drafter's pass, which is `alone`. The drafter's device is PASS_MAIN; the target's sides
+     * are `target` and those that follow it: 0, where the drafter is on the target's main device,
+     * or 1. alone: no pass over the same scratch overlaps it, so what crosses has one buffer. */
+    int32_t target;
+    bool alone;
     /* Recorded passes have legs: the ops of a side between two crossings. The device of a leg
      * records and replays it. model, kv: of device.replay; legs: pass_first_leg has begun. */
     /* Of a tensor split: the pass of one rank, on the side of that number. ranks NULL: it is dry.

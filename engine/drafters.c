@@ -1,8 +1,9 @@
 /* drafters.c - the drafters of a model: opened with it, shared by its sessions.
  *
- * Weights of a drafter are a model of their own (draft_model.core), on the target's main device. A
- * drafter that reads tokens alone may be on another one, which is opened for it. The others read
- * keys, the embeddings or the head of the target in every round, where those are.
+ * Weights of a drafter are a model of their own (draft_model.core), on the target's main device or
+ * on another one, which is opened for it. A smaller model reads tokens alone. What a DFlash drafter
+ * reads of the target are rows, which are copied. A drafter that reads the target's keys stays with
+ * them.
  * Beside a drafter with weights there is always lookup.
  */
 #include "engine/engine_int.h"
@@ -97,6 +98,7 @@ void drafters_close(carat_model *m)
 draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *s, const kv_layout *l)
 {
     return (draft_sizes){.dev = drafter_device(m),
+                         .target_dev = m->draft_dev ? m->dev : NULL,
                          .n_ctx = s->n_ctx,
                          .rows_max = l->rows_max,
                          .outs_max = s->n_outputs,
@@ -125,14 +127,15 @@ status drafters_plan(const carat_model *m, const session_shape *s, const kv_layo
         plan->device[at].draft_bytes += c.device_bytes +
                                         (uint64_t)s->n_seqs * c.device_state_bytes +
                                         plan_weight_bytes(z.dev, &d->core);
+        for (int32_t k = 0; k < m->n_sides; k++)
+            plan->device[k].draft_bytes += c.target_bytes[k];
         if (z.dev->host_memory || m->dev->host_memory)
             plan->device[z.dev->host_memory ? at : PASS_MAIN].draft_bytes += c.host_bytes;
         if (c.taps.n)
             *taps = c.taps;
     }
-    plan->draft_bytes = plan->device[PASS_MAIN].draft_bytes;
-    if (m->draft_dev)
-        plan->draft_bytes += plan->device[at].draft_bytes;
+    for (int32_t k = 0; k < n_held_devices(m); k++)
+        plan->draft_bytes += plan->device[k].draft_bytes;
     return OK;
 }
 

@@ -421,8 +421,8 @@ static carat_device_memory memory_of(const device *d)
                                                     : mem_available_bytes()};
 }
 
-_Static_assert((int)CARAT_DEVICES_MAX == (int)PASS_SIDES_MAX + 1,
-               "each device of a model is a side of a pass, or its drafter's");
+_Static_assert((int)CARAT_DEVICES_MAX == (int)PASS_SIDES_MAX,
+               "each device of a model is a side of its passes, or of its drafter's");
 
 int32_t carat_memory(const carat_model *m, carat_device_memory list[CARAT_DEVICES_MAX])
 {

@@ -358,7 +358,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .expert_bytes = experts_bytes(m, i),
-                                 .draft_bytes = i == PASS_MAIN ? p->draft_bytes : 0,
+                                 .draft_bytes = p->draft_bytes,
                                  .vision_bytes = towers,
                                  .crossing_bytes = c->side[i].crossing_bytes};
         /* The rest of the file counts for the main device, unused tensors included. */

@@ -212,6 +212,18 @@ PLAIN_TEST(failed_passes_of_a_batch_with_a_dflash_drafter)
     run(&p, "dflash");
 }
 
+PLAIN_TEST(failed_passes_of_a_batch_with_a_dflash_drafter_on_another_device)
+{
+    const carat_model_options o = {.draft = df_write(&(df_options){0}, "draft.gguf"),
+                                   .draft_device = "cpu"};
+    pair p = {0};
+    err e = {0};
+    CHECK_OK(carat_model_open(rig_model(), NULL, &p.m, &e), e);
+    CHECK_OK(carat_model_open(rig_model(), &o, &p.with, &e), e);
+    pair_open_sessions(&p, (carat_session_options){0});
+    run(&p, "dflash apart");
+}
+
 PLAIN_TEST(failed_passes_of_a_batch_with_an_mtp_assistant)
 {
     pair p;

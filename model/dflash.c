@@ -33,7 +33,9 @@ static mat store_keys(pass *p, const dflash *g, const dflash_layer *L, const kv_
 void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features)
 {
     const dflash *g = m->impl;
+    pass_turn(p, p->target);
     mat f = op_wanted_rows(p, features);
+    op_cross(p, PASS_MAIN, (mat *const[]){&f}, 1);
     if (!pass_shapes(p, "features", f.heads == g->n_features && f.cols == g->n_embd))
         return;
     for (int32_t i = 0; g->laguna && i < g->n_features; i++)
@@ -119,7 +121,7 @@ mat dflash_forward(pass *p, const model *m, const kv_layout *kv, int32_t k)
     mat e = {0};
     if (!pass_shapes(p, "blocks", n_seqs > 0 && n_rows % n_seqs == 0 && n_out % n_seqs == 0))
         return (mat){0};
-    op_cross(p, t->embd->side, NULL, 0);
+    op_cross(p, p->target + t->embd->side, NULL, 0);
     mat x = op_embed(p, t->embd, t->embd_scale);
     op_cross(p, PASS_MAIN, (mat *const[]){&x}, 1);
     if (g->markov_in.n_in)
@@ -138,7 +140,11 @@ mat dflash_forward(pass *p, const model *m, const kv_layout *kv, int32_t k)
     }
     p->il = -1;
     op_keep_outputs(p, (mat *const[]){&s.x}, 1);
-    mat h = res_enter(p, &s, &g->out_norm);
-    mat y = model_head(p, t, &h, 1);
-    return g->markov_in.n_in ? corrected(p, g, e, h, y, k) : mat_flat(op_best(p, y, k));
+    mat h = res_enter(p, &s, &g->out_norm), x_head = h;
+    op_cross(p, p->target, (mat *const[]){&x_head}, 1);
+    mat y = model_head(p, t, &x_head, 1);
+    if (!g->markov_in.n_in)
+        y = mat_flat(op_best(p, y, k));
+    op_cross(p, PASS_MAIN, (mat *const[]){&y}, 1); /* the best, or logits to be corrected */
+    return g->markov_in.n_in ? corrected(p, g, e, h, y, k) : y;
 }

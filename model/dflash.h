@@ -5,7 +5,8 @@
  *
  * A feature is the target's residual stream after one of its layers. The drafter never sees the
  * ids of context tokens. It has no embedding and no head: it borrows the target's, with the
- * target's scale and cap. The keys of a block are written after the context's and are never
+ * target's scale and cap. If the drafter has a device of its own, features, embeddings of the block
+ * and the hidden rows of its slots cross between that and the target's devices; ids come back. The keys of a block are written after the context's and are never
  * committed, so nothing is taken back when drafts are wrong.
  *
  * Two variants, which one file may combine:
@@ -73,7 +74,8 @@ static inline int32_t dflash_drafts(const dflash *g)
 }
 
 /* Stores the keys and values of context rows in all layers. Row i of the pass has the features of
- * row out_row[i] of `features`: [rows, n_features, n_embd]. All rows of the pass are wanted. */
+ * row out_row[i] of `features`: [rows, n_features, n_embd], memory of the target's main device. All
+ * rows of the pass are wanted. */
 void dflash_absorb(pass *p, const model *m, const kv_layout *kv, mat features);
 /* One block per sequence of the pass, all of one length. The wanted rows are those that draft:
  * without anchor_first, all but each block's first. For each of them 2 k columns: the k best ids,

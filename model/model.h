@@ -193,8 +193,9 @@ status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t
  * the normed hidden rows [wanted rows, n_embd]. In p's scratch. Errors stay in p (pass_failed). */
 mat model_forward(pass *p, const model *m, const kv_layout *kv);
 /* The logits [x->rows, n_vocab] of rows that a hidden pass gave, as another pass would compute them
- * that is no hidden one. On the main side, where the pass is. x: [n_x] the same rows on sides 0 to
- * n_x - 1; a rank of a head that is cut gets a copy if its side is none of these. */
+ * that is no hidden one. On m's main side, where the pass is: of a drafter's pass side p->target.
+ * x: [n_x] the same rows on m's sides 0 to n_x - 1; a rank of a head that is cut gets a copy if its
+ * side is none of these. */
 mat model_head(pass *p, const model *m, const mat *x, int32_t n_x);
 /* For architectures whose layers pass on rows alone: embeds the tokens, runs every layer, and ends
  * as model_finish does. `layer` gets the normed stream h and adds its results to s->x. After its

@@ -628,9 +628,9 @@ mat model_head_ranks(pass *p, const model *m, const mat *x, int32_t n_x)
     visit v[RANKS_MAX];
     for (int32_t r = m->n_ranks - 1; r >= 0; r--) { /* all begin before the first rank waits */
         mat in = x[r < n_x ? r : 0];
-        v[r] = op_visit(p, r, r < n_x ? NULL : &in, NULL);
+        v[r] = op_visit(p, p->target + r, r < n_x ? NULL : &in, NULL);
         part[r] = op_matmul(p, in, rank_at(m, r)->head);
-        pass_turn(p, PASS_MAIN);
+        pass_turn(p, p->target);
     }
     for (int32_t r = 0, first = 0; r < m->n_ranks && !pass_failed(p); first += part[r++].cols) {
         const size_t mark = pass_mark(p);

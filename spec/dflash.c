@@ -15,6 +15,9 @@
  * round in another way: drafts may differ, answers do not. Rotation is relative, so tokens before
  * `base` are merely out of sight. All timelines of a pass have blocks of one length, so that few
  * shapes of passes are recorded on a GPU.
+ *
+ * The drafter may have a device of its own. Both buffers are with the target, whose passes fill
+ * them without a wait for another device. A kept row crosses once, when it is absorbed.
  */
 #include "backend/plan.h"
 #include "base/mem.h"
@@ -46,8 +49,8 @@ typedef struct dflash_drafter {
     kv_layout layout;
     kv_batch batch;
     draft_work work;
-    /* [rows of a pass of the target, n_features, n_embd], f32 as all activations: attention sinks
-     * have values beyond f16 */
+    /* On the target's main device. [rows of a pass of the target, n_features, n_embd], f32 as all
+     * activations: attention sinks have values beyond f16 */
     mat features;
     mat held; /* [held_most, n_features, n_embd] */
     held_row held_row[HELD_MOST];
@@ -134,7 +137,7 @@ static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_
 {
     const dflash *g = m->core.impl;
     pass p;
-    work_plan_begin(&p, m->target, z->dev, st);
+    work_plan_begin(&p, m->target, z, st);
     if (absorb)
         dflash_absorb(&p, &m->core, l,
                       mat_at(NULL, z->rows_max, g->n_features, g->n_embd,
@@ -192,11 +195,11 @@ static status dflash_plan(const draft_model *m, const draft_sizes *z, draft_cost
         kv_layout_free(&l);
         return st;
     }
-    *c = (draft_costs){.device_bytes = features_bytes(g, z) + held_bytes(g, z),
-                       .device_state_bytes = l.all.ring + l.all.linear + l.all.table,
+    *c = (draft_costs){.device_state_bytes = l.all.ring + l.all.linear + l.all.table,
                        .host_bytes = sizeof(dflash_drafter) + result_bytes(g, z),
                        .taps = taps_of(g, z, NULL)};
-    work_add_costs(&scratch, m->target, c);
+    *draft_target_cost(c, z) += features_bytes(g, z) + held_bytes(g, z);
+    work_add_costs(&scratch, m->target, z, c);
     kv_layout_free(&l);
     return OK;
 }
@@ -208,11 +211,12 @@ static void dflash_close(drafter *d)
     dflash_drafter *x = (dflash_drafter *)d;
     if (!x)
         return;
+    device *target = draft_target_dev(&d->sizes);
     work_close(&x->work);
     if (x->features.at)
-        d->sizes.dev->release(d->sizes.dev, x->features.at, features_bytes(x->g, &d->sizes));
+        target->release(target, x->features.at, features_bytes(x->g, &d->sizes));
     if (x->held.at)
-        d->sizes.dev->release(d->sizes.dev, x->held.at, held_bytes(x->g, &d->sizes));
+        target->release(target, x->held.at, held_bytes(x->g, &d->sizes));
     kv_batch_free(&x->batch);
     kv_layout_free(&x->layout);
     mem_free(x->result);
@@ -222,6 +226,7 @@ static void dflash_close(drafter *d)
 static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
 {
     const draft_model *m = x->d.m;
+    device *target = draft_target_dev(z);
     work_sizes scratch = {{0}};
     size_t n = features_bytes(x->g, z);
     int32_t blocks = z->n_seqs * x->slots_max;
@@ -233,17 +238,17 @@ static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
         return st;
     if (!(x->result = mem_alloc(result_bytes(x->g, z))))
         return err_memory(e, "a drafter", result_bytes(x->g, z));
-    x->features = mat_at(z->dev->alloc(z->dev, n), z->rows_max, x->g->n_features, x->g->n_embd,
+    x->features = mat_at(target->alloc(target, n), z->rows_max, x->g->n_features, x->g->n_embd,
                          (int64_t)x->g->n_features * x->g->n_embd);
     if (!x->features.at)
         return err_memory(e, "a drafter's features", n);
     x->held = x->features;
     x->held.rows = held_most(z, z->n_seqs);
-    if (!(x->held.at = z->dev->alloc(z->dev, held_bytes(x->g, z))))
+    if (!(x->held.at = target->alloc(target, held_bytes(x->g, z))))
         return err_memory(e, "a drafter's features", held_bytes(x->g, z));
     x->taps = taps_of(x->g, z, x->features.at);
     x->d.taps = &x->taps;
-    return work_open(&x->work, m->target, z->dev, &scratch, e);
+    return work_open(&x->work, m->target, z, &scratch, e);
 }
 
 static status dflash_open(const draft_model *m, const draft_sizes *z, drafter **out, err *e)
@@ -437,6 +442,7 @@ static status hold(dflash_drafter *x, const draft_kept *kept, int32_t n, err *e)
     if (st)
         return st;
     begin_pass(x, &p);
+    pass_turn(&p, p.target);
     mat rows = op_wanted_rows(&p, x->features);
     mat to = x->held;
     to.at = mat_row(to, first);
@@ -603,6 +609,7 @@ static kv_cache *dflash_cache(draft_state *s)
 }
 
 const draft_class draft_dflash = {.name = "dflash",
+                                  .apart = true,
                                   .bind = dflash_bind_model,
                                   .plan = dflash_plan,
                                   .open = dflash_open,

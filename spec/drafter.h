@@ -78,7 +78,9 @@ typedef struct draft_kept {
 
 /* The sizes of a session or batch. */
 typedef struct draft_sizes {
-    device *dev; /* for dry passes too: the target's main one, or of classes `apart` another */
+    device *dev; /* the drafter's, for dry passes too: the target's main one, or of classes `apart`
+                    another */
+    device *target_dev; /* then the target's main one; NULL: it is dev */
     int32_t n_ctx;
     int32_t rows_max; /* of a pass of the target */
     int32_t outs_max; /* rows of a pass with logits */
@@ -87,13 +89,25 @@ typedef struct draft_sizes {
     const kv_layout *target_kv;
 } draft_sizes;
 
+static inline device *draft_target_dev(const draft_sizes *z)
+{
+    return z->target_dev ? z->target_dev : z->dev;
+}
+
 /* Memory beyond the weights. */
 typedef struct draft_costs {
     uint64_t device_bytes;       /* of the work space, on draft_sizes.dev: scratch, taps */
     uint64_t device_state_bytes; /* of one timeline, there */
+    uint64_t target_bytes[PASS_SIDES_MAX]; /* of the work space, on other devices: by the target's
+                                              side; beside the model nothing of side 0 */
     uint64_t host_bytes;         /* of work space and all timelines, on the host */
     pass_taps taps;              /* of every pass of the target, without addresses; n 0: none */
 } draft_costs;
+/* What the work space takes of the target's main device. */
+static inline uint64_t *draft_target_cost(draft_costs *c, const draft_sizes *z)
+{
+    return z->target_dev ? &c->target_bytes[PASS_MAIN] : &c->device_bytes;
+}
 
 /* One open method. Classes with weights extend it; core.arch is NULL without weights. */
 typedef struct draft_model {
@@ -115,8 +129,7 @@ typedef struct drafter {
 
 struct draft_class {
     const char *name; /* "lookup", "dflash", "mtp", "nextn", "model" */
-    bool apart;       /* has weights, and reads nothing of the target but tokens: its device may be
-                         another */
+    bool apart;       /* has weights, and reads no keys of the target: its device may be another */
     /* Makes the class's model in m, whose class and target are set: binds core and sets n_slots.
      * file: of classes with weights; taken, on success and on failure. */
     status (*bind)(draft_model *m, gguf *file, err *e);

@@ -106,7 +106,7 @@ static status plan_passes(mtp_drafter *d, work_sizes *w, err *e)
             pass p;
             st.n_seqs = rows;
             st.n_kv = z->target_kv->n;
-            work_plan_begin(&p, target, z->dev, &st);
+            work_plan_begin(&p, target, z, &st);
             if (kind)
                 draft_pass(&p, d, slots_of(z), n_ranks);
             else if (rows == z->n_seqs)
@@ -167,7 +167,7 @@ static status mtp_plan(const draft_model *m, const draft_sizes *z, draft_costs *
         c->taps = d->taps;
         c->host_bytes = host_bytes(d);
         c->device_bytes = hidden_bytes(z, d->width);
-        work_add_costs(&w, m->target, c);
+        work_add_costs(&w, m->target, z, c);
     }
     mem_free(d);
     return st;
@@ -216,7 +216,7 @@ static status mtp_open(const draft_model *m, const draft_sizes *z, drafter **out
     if (!d)
         return err_memory(e, "a drafter", sizeof *d);
     set_sizes(d, m, z);
-    if ((st = plan_passes(d, &w, e)) || (st = work_open(&d->work, m->target, z->dev, &w, e)))
+    if ((st = plan_passes(d, &w, e)) || (st = work_open(&d->work, m->target, z, &w, e)))
         goto fail;
     d->hidden = z->dev->alloc(z->dev, hidden_bytes(z, d->width));
     d->seat_taken = mem_calloc(n, sizeof *d->seat_taken);

@@ -185,7 +185,7 @@ static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_
     mat hidden = hidden_of(m, z, NULL);
     pass p;
     st.n_kv = l->n;
-    work_plan_begin(&p, m->target, z->dev, &st);
+    work_plan_begin(&p, m->target, z, &st);
     if (what == SEATS)
         seat_ops(&p, z, hidden);
     else
@@ -237,7 +237,7 @@ static status nextn_plan(const draft_model *m, const draft_sizes *z, draft_costs
                        .device_state_bytes = l.all.ring + l.all.linear + l.all.table + l.all.recur,
                        .host_bytes = host_bytes(z),
                        .taps = taps_of(m, z, hidden_of(m, z, NULL))};
-    work_add_costs(&scratch, m->target, c);
+    work_add_costs(&scratch, m->target, z, c);
     kv_layout_free(&l);
     return OK;
 }
@@ -282,7 +282,7 @@ static status open_buffers(nextn_drafter *x, const draft_sizes *z, err *e)
         return err_memory(e, "a drafter", host_bytes(z) + hidden_bytes(m, z));
     x->taps = taps_of(m, z, x->hidden);
     x->d.taps = &x->taps;
-    return work_open(&x->work, m->target, z->dev, &scratch, e);
+    return work_open(&x->work, m->target, z, &scratch, e);
 }
 
 static status nextn_open(const draft_model *m, const draft_sizes *z, drafter **out, err *e)

@@ -1,28 +1,31 @@
-/* work.h - scratch of a drafter's own passes, on every device of its target.
+/* work.h - scratch of a drafter's own passes, on its device and on those of its target.
  *
- * Three drafters have passes that begin and end on the target's main device and may visit the
- * others: their embeddings or their head may be there. The scratch of a side is the most that any
- * pass of the drafter takes, found by dry passes.
+ * Three drafters have passes that begin and end on the drafter's device and may visit the target's:
+ * their embeddings or their head may be there. The scratch of a side is the most that any pass of
+ * the drafter takes, found by dry passes.
+ *
+ *     side of a pass                      0                    1                     2 ...
+ *     drafter beside the model            main device of both  target's side 1       target's side 2
+ *     drafter on a device of its own      drafter's            target's main device  target's side 1
  */
 #ifndef SPEC_WORK_H
 #define SPEC_WORK_H
 
 #include "spec/drafter.h"
 
-/* By side of the target, in bytes. */
+/* By side of the drafter's passes, in bytes. */
 typedef struct work_sizes {
     size_t bytes[PASS_SIDES_MAX];
 } work_sizes;
 
-/* A dry pass: begin, the ops, then the end, which raises w or gives the pass's error. main: the
- * target's first device. */
-void work_plan_begin(pass *p, const model *target, device *main, const step *st);
+/* A dry pass: begin, the ops, then the end, which raises w or gives the pass's error. */
+void work_plan_begin(pass *p, const model *target, const draft_sizes *z, const step *st);
 status work_plan_end(pass *p, work_sizes *w, err *e);
-/* Adds the bytes to those of devices and of the host. */
-void work_add_costs(const work_sizes *w, const model *target, draft_costs *c);
+/* Adds the bytes to those of the devices. */
+void work_add_costs(const work_sizes *w, const model *target, const draft_sizes *z, draft_costs *c);
 
 typedef struct draft_work {
-    int32_t n_sides;
+    int32_t n_sides, target; /* target: as pass.target */
     struct {
         device *dev;
         void *at;
@@ -31,7 +34,8 @@ typedef struct draft_work {
 } draft_work;
 
 /* E_MEMORY; then, and in any case at the end, work_close. */
-status work_open(draft_work *w, const model *target, device *main, const work_sizes *z, err *e);
+status work_open(draft_work *w, const model *target, const draft_sizes *z, const work_sizes *sizes,
+                 err *e);
 void work_close(draft_work *w); /* safe on a zeroed one */
 void work_begin(const draft_work *w, pass *p, const step *st);
 /* Whether a pass over these rows may be recorded: all devices can. Then the recording is the main

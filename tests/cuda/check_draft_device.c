@@ -1,6 +1,7 @@
-/* check_draft_device.c - a smaller model that drafts on a device of its own, a GPU beside the model's
- * (here the same one, opened again) or the CPU: answers are those without a drafter, and on a GPU
- * as many tokens are drafted as on the model's own.
+/* check_draft_device.c - a drafter on a device of its own, a GPU beside the model's (here the same one,
+ * opened again) or the CPU: answers are those without a drafter, and on a GPU each has as many
+ * drafted tokens as with the drafter on the model's own. A smaller model reads tokens alone; DFlash
+ * reads hidden states, embeddings and logits that cross.
  */
 #include "base/mem.h"
 #include "tests/cuda/check_int.h"
@@ -10,18 +11,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static status answers(const split_jobs *j, const char *path, const char *draft, const char *where,
-                      int32_t n_devices, split_said *out, err *e)
+/* size NULL: the bundled model drafts for itself. */
+static const split_case drafters[] = {
+    {.name = "a model"},
+    {.name = "DFlash", .size = "tiny-qwen35-keys", .draft = "dflash-tiny-qwen35"},
+    {.name = "DSpark", .size = "tiny-dense", .draft = "dflash-tiny-dspark"}};
+static const struct {
+    const char *draft, *split;
+    int32_t n; /* GPUs that share the model */
+} places[] = {{"cuda:0", "layers", 2}, {"cpu", NULL, 1},      {"cuda:0", NULL, 1},
+              {"cpu", "layers", 2},    {"cuda:0", "tensor", 2}};
+enum { DRAFTERS = sizeof drafters / sizeof *drafters, PLACES = sizeof places / sizeof *places };
+
+static status answers(const split_jobs *j, const char *path, carat_model_options o, int32_t at,
+                      split_said *out, err *e)
 {
-    const split_place at = {.split = n_devices > 1 ? "layers" : NULL, .n = n_devices, .gpu = true};
-    const carat_model_options o = {.draft = draft, .draft_device = where};
+    const split_place on = {.split = places[at].split, .n = places[at].n, .gpu = true};
     carat_device_memory mem[CARAT_DEVICES_MAX];
     carat_model *m = NULL;
-    status st = splits_open(path, o, at, &m, e);
+    status st = splits_open(path, o, on, &m, e);
     st = st ? st : splits_answer(m, j, out, e);
-    if (!st && where) { /* the last one is the drafter's, and holds its weights at least */
+    if (!st && o.draft_device) { /* the last one is the drafter's, and holds its weights at least */
         int32_t n = carat_memory(m, mem);
-        if (n != n_devices + 1 || !mem[n - 1].used_bytes)
+        if (n != on.n + 1 || !mem[n - 1].used_bytes)
             st = err_set(e, E_ARG, "%d devices, the drafter's has %llu bytes", n,
                          (unsigned long long)mem[n - 1].used_bytes);
     }
@@ -29,41 +41,60 @@ static status answers(const split_jobs *j, const char *path, const char *draft, 
     return st;
 }
 
+/* How many answers have other numbers of drafted tokens. */
+static int32_t others(const split_said *a, const split_said *b, int32_t n)
+{
+    int32_t sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += a[i].n_drafted != b[i].n_drafted;
+    return sum;
+}
+
+static status check_place(rig *g, const split_case *c, const split_jobs *j, const char *path,
+                          carat_model_options o, int32_t at, split_said *said, err *e)
+{
+    split_said *none = said, *beside = none + j->n, *apart = beside + j->n;
+    char name[80];
+    status st = answers(j, path, (carat_model_options){0}, at, none, e);
+    st = st ? st : answers(j, path, o, at, beside, e);
+    o.draft_device = places[at].draft;
+    if (st || (st = answers(j, path, o, at, apart, e)))
+        return st;
+    snprintf(name, sizeof name, "%s on %s, model on %d, %s", c->name, places[at].draft, places[at].n,
+             places[at].split ? places[at].split : "whole");
+    verdict(g, "draftdevice", text("%s: the first that differs", name),
+            1 + splits_differ(none, apart, j->n), 0);
+    verdict(g, "draftdevice", text("%s: nothing is drafted", name),
+            splits_drafted(apart, j->n) == 0, 0);
+    if (strcmp(places[at].draft, "cpu") != 0)
+        verdict(g, "draftdevice", text("%s: answers with more or less drafts", name),
+                others(beside, apart, j->n), 0);
+    return OK;
+}
+
 void check_draft_device(rig *g)
 {
-    static const struct {
-        const char *draft;
-        int32_t n; /* GPUs that share the model */
-    } places[] = {{"cuda:0", 2}, {"cpu", 1}, {"cuda:0", 1}, {"cpu", 2}};
-    split_jobs j = {.session = {.n_ctx = 192, .chunk = 32, .checkpoint_mb = -1},
-                    .n = g->quick ? 2 : 4,
-                    .n_slots = 2,
-                    .n_tokens = g->quick ? 4 : SPLITS_TOKENS,
-                    .longest = g->quick ? 20 : 90,
-                    .seed = 9,
-                    .n_draft = 3};
+    const split_jobs j = {.session = {.n_ctx = 192, .chunk = 32, .checkpoint_mb = -1},
+                          .n = g->quick ? 2 : 4,
+                          .n_slots = 2,
+                          .n_tokens = g->quick ? 4 : SPLITS_TOKENS,
+                          .longest = g->quick ? 20 : 90,
+                          .seed = 9,
+                          .n_draft = 3};
     if (!my_turn(g, "draftdevice"))
         return;
-    const char *path = test_path("models/demo.gguf"), *draft = path;
-    split_said *none = mem_calloc((size_t)(3 * j.n), sizeof *none);
-    split_said *beside = none + j.n, *apart = beside + j.n;
+    split_said *said = mem_calloc((size_t)(3 * j.n), sizeof *said);
     err e = {0};
-    status st = none ? OK : err_memory(&e, "a check", (size_t)(3 * j.n) * sizeof *none);
-    st = st ? st : answers(&j, path, NULL, NULL, 1, none, &e);
-    st = st ? st : answers(&j, path, draft, NULL, 1, beside, &e);
-    for (int i = 0; i < (g->quick ? 2 : 4) && !st; i++) {
-        char at[48];
-        snprintf(at, sizeof at, "%s, model on %d", places[i].draft, places[i].n);
-        if ((st = answers(&j, path, draft, places[i].draft, places[i].n, apart, &e)))
-            break;
-        const int32_t n = splits_drafted(apart, j.n), more = n - splits_drafted(beside, j.n);
-        verdict(g, "draftdevice", text("%s: the first that differs", at),
-                1 + splits_differ(none, apart, j.n), 0);
-        verdict(g, "draftdevice", text("%s: nothing is drafted", at), n == 0, 0);
-        if (i % 2 == 0) /* a GPU */
-            verdict(g, "draftdevice", text("%s: drafts more or less", at), abs(more), 0);
+    status st = said ? OK : err_memory(&e, "a check", (size_t)(3 * j.n) * sizeof *said);
+    for (int32_t i = 0; i < DRAFTERS && !st; i++) {
+        carat_model_options o;
+        const char *path = split_case_write(&drafters[i], &o);
+        o.draft = o.draft ? o.draft : path;
+        for (int32_t at = 0; at < (g->quick ? 3 : PLACES) && !st; at++)
+            if (!places[at].split || strcmp(places[at].split, "tensor") != 0 || drafters[i].draft)
+                st = check_place(g, &drafters[i], &j, path, o, at, said, &e);
     }
     if (st)
         failed(g, "draftdevice", e.text);
-    mem_free(none);
+    mem_free(said);
 }
