@@ -31,7 +31,7 @@ enum { DRAFT_TOKENS_MAX = 63 }; /* in a round: a pass checks at most 64 rows of 
                 "draft alternatives, at most N tokens in all; -1: none (default: chosen by cost)", \
                 by),                                                                               \
         OPT_STR(T, draft.device, "draft-device", 0, "NAME",                                        \
-                "the drafter (DFlash or a smaller model) is on this device: cpu, cuda or cuda:N "  \
+                "the drafter (dflash, nextn, a model) is on this device: cpu, cuda or cuda:N "     \
                 "(default: where the model is)",                                                   \
                 by, .words = "cpu cuda cuda:0 cuda:1")
 

@@ -44,7 +44,7 @@ static const option table[] = {
     OPT_STR(inspect_options, target, "target", 0, "FILE",
             "of a drafter: what it costs beside this model; of an adapter: whether it fits it"),
     OPT_STR(inspect_options, draft_device, "draft-device", 0, "NAME",
-            "of DFlash or a smaller model as drafter: it is on this device: cpu, cuda or cuda:N",
+            "of a drafter (dflash, nextn, a model): it is on this device: cpu, cuda or cuda:N",
             "target",
             .words = "cpu cuda cuda:0 cuda:1"),
     OPT_STR(inspect_options, image, "image", 0, "FILE", "what this picture costs the vision tower"),

@@ -20,7 +20,9 @@ static const struct kind {
              {"tiny-moe", "dflash-tiny-laguna"},
              {"tiny-ple", "dflash-tiny-dspark"}, /* corrects logits, with tables of its own */
              {"tiny-laguna-heads", "dflash-tiny-xs"},
-             {"tiny-qwen35-keys", "dflash-tiny-qwen35"}};
+             {"tiny-qwen35-keys", "dflash-tiny-qwen35"},
+             {"tiny-qwen35-keys", "nextn"},
+             {"tiny-qwen35moe-keys", "nextn"}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* The first layers of a split by layers are not on the main device, and tapped layers are. */
@@ -36,6 +38,8 @@ typedef struct files {
 
 static files write_files(int k)
 {
+    if (!strcmp(kinds[k].draft, "nextn"))
+        return (files){synth_file(kinds[k].target, "f32", "--nextn", NULL), "nextn"};
     return (files){synth_file(kinds[k].target, "f32", NULL, NULL),
                    synth_file(kinds[k].draft, "q8_0", NULL, NULL)};
 }
@@ -187,6 +191,8 @@ KIND(dflash_laguna, 1)
 KIND(dflash_dspark, 2)
 KIND(dflash_of_laguna, 3)
 KIND(dflash_of_qwen35, 4)
+KIND(nextn, 5)
+KIND(nextn_with_experts, 6)
 
 /* Keys of the model beyond its pool; the drafter has all of its own. */
 PLAIN_TEST(draft_device_goes_with_a_pool)

@@ -1,8 +1,8 @@
 /* drafters.c - the drafters of a model: opened with it, shared by its sessions.
  *
  * Weights of a drafter are a model of their own (draft_model.core), on the target's main device or
- * on another one, which is opened for it. A smaller model reads tokens alone. What a DFlash drafter
- * reads of the target are rows, which are copied. A drafter that reads the target's keys stays with
+ * on another one, which is opened for it. A smaller model reads tokens alone. What DFlash and NextN
+ * read of the target are rows, which are copied. A drafter that reads the target's keys stays with
  * them.
  * Beside a drafter with weights there is always lookup.
  */
@@ -22,14 +22,6 @@ static status add_drafter(carat_model *m, const draft_class *class, gguf *file, 
     return st;
 }
 
-/* Why the drafter cannot be on another device than the model, as a clause. */
-static const char *reads_of(const draft_class *class)
-{
-    return class == &draft_mtp      ? "it reads the model's keys and values"
-           : class == &draft_lookup ? "it has no weights"
-                                    : "it computes with the model's embeddings and head";
-}
-
 /* The drafter is found, and its device may be another. */
 static status open_apart(carat_model *m, const carat_model_options *opt, err *e)
 {
@@ -37,9 +29,11 @@ static status open_apart(carat_model *m, const carat_model_options *opt, err *e)
     draft_model *d = m->draft[DRAFTER_MODEL];
     if (!class->apart)
         return err_set(e, class == &draft_lookup ? E_ARG : E_UNSUPPORTED,
-                       "--draft-device %.40s: the drafter (%s) is where the model is, because %s; a "
-                       "smaller model may be elsewhere",
-                       opt->draft_device, class->name, reads_of(class));
+                       "--draft-device %.40s: the drafter (%s) is where the model is, because %s; "
+                       "other drafters may be elsewhere",
+                       opt->draft_device, class->name,
+                       class == &draft_lookup ? "it has no weights"
+                                              : "it reads the model's keys and values");
     if (opt->wrap && *opt->wrap)
         return err_set(e, E_ARG, "--wrap cannot be used with a drafter on a device of its own "
                                  "(--draft-device)");

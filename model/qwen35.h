@@ -64,14 +64,15 @@ int32_t qwen35_kv_of(const model *m, int32_t il); /* qwen35_table.c */
  * Entry p of a timeline has token p, the hidden state of token p - 1, and position p. It predicts
  * token p + 1. For tokens of the timeline the hidden state is the model's, after the model's last
  * norm. Behind them it is the layer's own, after the layer's last norm, so drafts go on. Before the
- * first token it is zero. Embedding, head and the model's last norm are borrowed.
+ * first token it is zero. Embedding and head are borrowed. The model's last norm is small: the layer
+ * has a copy, because its device may be another.
  *
  * Hidden rows are kept without their norm. `made_by` says whose norm that is. */
 
 extern const model_arch qwen35_nextn_arch, qwen35moe_nextn_arch;
 
 typedef struct qwen35_nextn {
-    qwen35 g; /* sizes, rotation, and one layer */
+    qwen35 g; /* sizes, rotation, one layer, and the model's last norm */
     weight join, embd_norm, hidden_norm;
     weight head_norm;    /* empty: the model's last norm */
     const model *target; /* NULL until attached */

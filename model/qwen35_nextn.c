@@ -25,17 +25,13 @@ status qwen35_nextn_attach(model *m, const model *target, err *e)
                        target->n_embd);
     x->target = target;
     m->n_vocab = target->n_vocab;
-    return OK;
-}
-
-static const weight *model_norm(const qwen35_nextn *x)
-{
-    return &((const qwen35 *)x->target->impl)->out_norm;
+    x->g.out_norm = ((const qwen35 *)target->impl)->out_norm;
+    return model_remember(m, &x->g.out_norm, e);
 }
 
 static const weight *layer_norm(const qwen35_nextn *x)
 {
-    return x->head_norm.n_in ? &x->head_norm : model_norm(x);
+    return x->head_norm.n_in ? &x->head_norm : &x->g.out_norm;
 }
 
 /* The rows that enter the layer, [rows, n_embd]. */
@@ -43,7 +39,7 @@ static mat joined(pass *p, const qwen35_nextn *x, mat hidden, const weight *made
 {
     const model *t = x->target;
     int32_t d = t->n_embd;
-    op_cross(p, t->embd->side, NULL, 0);
+    op_cross(p, p->target + t->embd->side, NULL, 0);
     mat e = op_embed(p, t->embd, t->embd_scale);
     op_put_soft(p, e);
     op_cross(p, PASS_MAIN, (mat *const[]){&e}, 1);
@@ -60,7 +56,7 @@ static mat joined(pass *p, const qwen35_nextn *x, mat hidden, const weight *made
 void qwen35_nextn_absorb(pass *p, const model *m, const kv_layout *kv, mat hidden)
 {
     const qwen35_nextn *x = m->impl;
-    mat y = joined(p, x, hidden, model_norm(x));
+    mat y = joined(p, x, hidden, &x->g.out_norm);
     mat h = op_rms_norm(p, y, &x->g.layer->norm, x->g.eps);
     qwen35_keys(p, &x->g, x->g.layer, &kv->view[0], h);
 }
@@ -72,12 +68,15 @@ mat qwen35_nextn_draft(pass *p, const model *m, const kv_layout *kv, mat hidden,
     const qwen35_layer *L = x->g.layer;
     const model *t = x->target;
     res_stream s = {.eps = x->g.eps, .next = layer_norm(x)};
-    s.x = joined(p, x, hidden, made_by == NEXTN_BY_MODEL ? model_norm(x) : layer_norm(x));
+    s.x = joined(p, x, hidden, made_by == NEXTN_BY_MODEL ? &x->g.out_norm : layer_norm(x));
     mat h = res_enter(p, &s, &L->norm);
     h = qwen35_add_attention(p, &x->g, L, &kv->view[0], &s, h, false);
     qwen35_add_ffn(p, &x->g, L, &s, h);
     next.rows = s.x.rows;
     op_copy(p, next, s.x);
     mat z = res_enter(p, &s, layer_norm(x));
-    return mat_flat(op_best(p, model_head(p, t, &z, 1), k));
+    op_cross(p, p->target, (mat *const[]){&z}, 1);
+    mat best = mat_flat(op_best(p, model_head(p, t, &z, 1), k));
+    op_cross(p, PASS_MAIN, (mat *const[]){&best}, 1);
+    return best;
 }

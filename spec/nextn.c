@@ -10,6 +10,9 @@
  *     drafts     one for each row of a draft pass: the layer's own
  *     tap        rows of the target's last pass
  *
+ * If the layer has a device of its own, the target's passes fill rows on the target's main device,
+ * `there`. From the first kept one to the last they are copied to `tap`, once after each pass.
+ *
  * The layer's keys number a timeline's tokens from `base` on, the first that it has seen without a
  * gap; rotation is relative, so earlier tokens are merely out of sight. Keys of drafts are taken
  * back after a proposal: their tokens come again with the target's rows.
@@ -48,7 +51,7 @@ typedef struct nextn_drafter {
     kv_layout layout;
     kv_batch batch;
     draft_work work;
-    mat hidden;
+    mat hidden, there; /* there: without rows, where the layer is beside the model */
     pass_taps taps;
     soft_run *soft;                     /* [rows of a pass] */
     bool *seat_taken;                   /* [n_seqs] */
@@ -120,11 +123,23 @@ static mat rows_from(mat m, int32_t first, int32_t n)
     return m;
 }
 
-static pass_taps taps_of(const draft_model *m, const draft_sizes *z, mat hidden)
+/* Of the layer on a device of its own: the rows on the target's. */
+static mat there_of(const draft_model *m, const draft_sizes *z, float *at)
 {
-    return (pass_taps){
-        .n = 1,
-        .at = {{m->target->n_layer - 1, PASS_MAIN, rows_from(hidden, tap_at(z), z->rows_max)}}};
+    int32_t d = m->core.n_embd;
+    return mat_at(at, z->target_dev ? z->rows_max : 0, 1, d, d);
+}
+
+static size_t there_bytes(const draft_model *m, const draft_sizes *z)
+{
+    mat t = there_of(m, z, NULL);
+    return (size_t)t.rows * (size_t)t.cols * sizeof(float);
+}
+
+static pass_taps taps_of(const draft_model *m, const draft_sizes *z, mat hidden, mat there)
+{
+    mat to = there.rows ? there : rows_from(hidden, tap_at(z), z->rows_max);
+    return (pass_taps){.n = 1, .at = {{m->target->n_layer - 1, PASS_MAIN, to}}};
 }
 
 /* In f16, or in f32 beside a target whose keys are. */
@@ -236,7 +251,8 @@ static status nextn_plan(const draft_model *m, const draft_sizes *z, draft_costs
     *c = (draft_costs){.device_bytes = hidden_bytes(m, z),
                        .device_state_bytes = l.all.ring + l.all.linear + l.all.table + l.all.recur,
                        .host_bytes = host_bytes(z),
-                       .taps = taps_of(m, z, hidden_of(m, z, NULL))};
+                       .taps = taps_of(m, z, hidden_of(m, z, NULL), there_of(m, z, NULL))};
+    c->target_bytes[PASS_MAIN] = there_bytes(m, z);
     work_add_costs(&scratch, m->target, z, c);
     kv_layout_free(&l);
     return OK;
@@ -252,6 +268,9 @@ static void nextn_close(drafter *d)
     work_close(&x->work);
     if (x->hidden.at)
         d->sizes.dev->release(d->sizes.dev, x->hidden.at, hidden_bytes(d->m, &d->sizes));
+    if (x->there.at)
+        d->sizes.target_dev->release(d->sizes.target_dev, x->there.at,
+                                     there_bytes(d->m, &d->sizes));
     kv_batch_free(&x->batch);
     kv_layout_free(&x->layout);
     mem_free(x->soft);
@@ -280,7 +299,11 @@ static status open_buffers(nextn_drafter *x, const draft_sizes *z, err *e)
     x->soft = mem_calloc((size_t)rows, sizeof *x->soft);
     if (!x->soft || !x->seat_taken || !x->job || !x->best || !x->hidden.at)
         return err_memory(e, "a drafter", host_bytes(z) + hidden_bytes(m, z));
-    x->taps = taps_of(m, z, x->hidden);
+    x->there = there_of(m, z, NULL);
+    if (x->there.rows &&
+        !(x->there.at = z->target_dev->alloc(z->target_dev, there_bytes(m, z))))
+        return err_memory(e, "a drafter's rows", there_bytes(m, z));
+    x->taps = taps_of(m, z, x->hidden, x->there);
     x->d.taps = &x->taps;
     return work_open(&x->work, m->target, z, &scratch, e);
 }
@@ -439,6 +462,27 @@ static void take_back(draft_state *s, int64_t n)
 
 /* ---- What the target has computed ---------------------------------------------------------- */
 
+/* Copies the target's rows to the layer's device, from the first kept one to the last. */
+static status bring_rows(nextn_drafter *x, const draft_kept *kept, int32_t n, err *e)
+{
+    int32_t first = x->there.rows, end = 0;
+    pass p;
+    if (!x->there.rows) /* the layer is beside the model */
+        return OK;
+    for (int32_t i = 0; i < n; i++)
+        if (kept[i].n) {
+            const int32_t *row = kept[i].row;
+            first = least(first, row[0]);
+            end = end > row[kept[i].n - 1] ? end : row[kept[i].n - 1] + 1;
+        }
+    mat from = rows_from(x->there, first, end - first);
+    mat to = rows_from(x->hidden, tap_at(&x->d.sizes) + first, from.rows);
+    begin_moves(x, NULL, &p);
+    pass_carry(&p, p.target, to.at, from.at,
+               (size_t)from.rows * (size_t)x->width * sizeof(float), false);
+    return end_moves(x, &p, e);
+}
+
 /* Row `to` of this pass has the token of row `from` of the target's: the same embedding, if it is a
  * picture's. */
 static void put_soft(nextn_drafter *x, const step *target, int32_t from, int32_t to)
@@ -519,7 +563,8 @@ static status nextn_absorb(drafter *d, const draft_kept *kept, int32_t n, err *e
     }
     if (!n_with)
         return OK;
-    status st = fill_seats(x, with_rows, n_with, e);
+    status st = bring_rows(x, kept, n, e);
+    st = st ? st : fill_seats(x, with_rows, n_with, e);
     kv_batch_clear(&x->batch);
     for (int32_t i = 0; i < n && !st; i++) {
         for (int32_t at = 0; at < kept[i].n && !st; at += in_pass[i]) {
@@ -660,6 +705,7 @@ static kv_cache *nextn_cache(draft_state *s)
 }
 
 const draft_class draft_nextn = {.name = "nextn",
+                                 .apart = true,
                                  .bind = nextn_bind_model,
                                  .plan = nextn_plan,
                                  .open = nextn_open,

@@ -111,9 +111,9 @@ typedef struct carat_model_options {
     const carat_bytes *draft_bytes;
     int32_t n_draft_bytes;
     /* "cpu", "cuda" or "cuda:N": the drafter has its weights, keys and passes there, opened for it
-     * alone, also where the model is on it too. NULL: the model's main device. Only for a smaller
-     * model and for DFlash: E_UNSUPPORTED with a drafter that reads keys of the model, or that is a
-     * layer of it; E_ARG without a drafter's weights. */
+     * alone, also where the model is on it too. NULL: the model's main device. Of the model it
+     * gets rows, token by token. E_UNSUPPORTED with an MTP assistant, which reads the model's keys;
+     * E_ARG without a drafter's weights. */
     const char *draft_device;
     /* A model file that scores pages of keys for kv_policy "drafter", of any family and vocabulary.
      * It runs on the CPU, with n_threads; plans have its memory. NULL: none. */

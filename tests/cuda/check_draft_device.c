@@ -1,7 +1,7 @@
 /* check_draft_device.c - a drafter on a device of its own, a GPU beside the model's (here the same one,
  * opened again) or the CPU: answers are those without a drafter, and on a GPU each has as many
  * drafted tokens as with the drafter on the model's own. A smaller model reads tokens alone; DFlash
- * reads hidden states, embeddings and logits that cross.
+ * and NextN read hidden states, embeddings and logits that cross.
  */
 #include "base/mem.h"
 #include "tests/cuda/check_int.h"
@@ -14,6 +14,7 @@
 /* size NULL: the bundled model drafts for itself. */
 static const split_case drafters[] = {
     {.name = "a model"},
+    {.name = "NextN", .size = "tiny-qwen35-keys", .more = "--nextn", .draft = "nextn"},
     {.name = "DFlash", .size = "tiny-qwen35-keys", .draft = "dflash-tiny-qwen35"},
     {.name = "DSpark", .size = "tiny-dense", .draft = "dflash-tiny-dspark"}};
 static const struct {
@@ -90,7 +91,7 @@ void check_draft_device(rig *g)
         carat_model_options o;
         const char *path = split_case_write(&drafters[i], &o);
         o.draft = o.draft ? o.draft : path;
-        for (int32_t at = 0; at < (g->quick ? 3 : PLACES) && !st; at++)
+        for (int32_t at = 0; at < (g->quick ? 2 : PLACES) && !st; at++)
             if (!places[at].split || strcmp(places[at].split, "tensor") != 0 || drafters[i].draft)
                 st = check_place(g, &drafters[i], &j, path, o, at, said, &e);
     }
