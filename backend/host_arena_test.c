@@ -84,15 +84,19 @@ TEST(host_blocks_never_overlap_and_are_locked_before_they_are_ready)
 
 /* A server's conversations: of each prompt a block, and one more of prompt and answer, until a
  * budget is full and the oldest go. Sizes differ, and yet hardly anything more is locked: what holes
- * take. */
-TEST(host_blocks_of_other_sizes_take_the_place_of_those_that_went)
+ * take. ahead: the budget and a sixteenth are taken and given back before, while nobody waits.
+ * Returns the sections that blocks waited for after the first n. */
+static int32_t sections_waited_for(bool ahead, int32_t n_first)
 {
     host_arena a = {0};
     block b[BLOCKS] = {{0}};
-    const size_t budget = 4096 * MB;
+    const size_t budget = 4096 * MB, all = budget + budget / 16;
     int32_t n_sections = 0, n_locked = 0, oldest = 0, next = 0, later = 0;
     size_t used = 0;
     uint64_t seed = test_seed();
+    if (ahead)
+        host_arena_give(&a, host_arena_take(&a, all), all);
+    lock_all(&a, &n_sections, &n_locked);
     for (int32_t step = 0; step < 2000; step++) {
         size_t n = (step % 2 ? 157 : 105) * MB - rng_below(&seed, 5 * MB);
         while (used + n > budget || next - oldest == BLOCKS) {
@@ -100,14 +104,29 @@ TEST(host_blocks_of_other_sizes_take_the_place_of_those_that_went)
             host_arena_give(&a, gone->at, gone->n_bytes);
             used -= gone->n_bytes;
         }
-        b[next++ % BLOCKS] = (block){host_arena_take(&a, n), n};
+        char *at = host_arena_take(&a, n);
+        b[next++ % BLOCKS] = (block){at, n};
         used += n;
-        int32_t locked = lock_all(&a, &n_sections, &n_locked);
-        later += step < 200 ? 0 : locked;
+        const bool waits = !host_arena_ready(&a, at, n);
+        const int32_t locked = lock_all(&a, &n_sections, &n_locked);
+        later += waits && step >= n_first ? locked : 0;
     }
-    CHECK_MSG((size_t)later * HOST_SECTION <= budget / 16, "%d sections", later);
     CHECK(a.asked_bytes <= budget + budget / 4);
     host_arena_close(&a, count_unlocked);
+    return later;
+}
+
+TEST(host_blocks_of_other_sizes_take_the_place_of_those_that_went)
+{
+    int32_t n = sections_waited_for(false, 200);
+    CHECK_MSG((size_t)n * HOST_SECTION <= 4096 * MB / 16, "%d sections", n);
+    CHECK(sections_waited_for(false, 0) >= 200); /* each one once */
+}
+
+TEST(host_blocks_that_were_given_back_are_locked_for_others)
+{
+    int32_t n = sections_waited_for(true, 0);
+    CHECK_MSG(n <= 8, "%d sections", n);
 }
 
 TEST(host_blocks_end_with_the_memory)

@@ -169,6 +169,7 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
         carat_batch_close(b);
         return st;
     }
+    checkpoints_lock_ahead(b->store);
     *out = b;
     return OK;
 }

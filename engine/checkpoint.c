@@ -22,6 +22,9 @@ enum {
     TURN_OPEN_MAX = 24 /* tokens that open an answer's turn, an empty thought included */
 };
 
+/* Ahead of need: some seconds of locking, and no more memory than the default budget takes. */
+#define LOCK_AHEAD_MOST ((uint64_t)4352 << 20)
+
 typedef struct entry {
     kv_snapshot *k;
     int64_t base; /* length of the longest other entry that is a prefix of it */
@@ -81,6 +84,15 @@ void checkpoints_close(checkpoint_store *s)
     mem_free(s->held);
     mem_free(s->at);
     mem_free(s);
+}
+
+void checkpoints_lock_ahead(checkpoint_store *s)
+{
+    if (!s)
+        return;
+    /* Blocks of different sizes leave holes: a sixteenth more. */
+    uint64_t n = s->budget_bytes + s->budget_bytes / 16;
+    kv_snapshot_lock_ahead(s->layout, n < LOCK_AHEAD_MOST ? (size_t)n : (size_t)LOCK_AHEAD_MOST);
 }
 
 void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layout *l)

@@ -43,6 +43,10 @@ typedef struct checkpoint_wish {
 status checkpoints_open(checkpoint_store **s, struct carat_model *m, kv_pool *pool,
                         const checkpoint_wish *wish, err *e);
 void checkpoints_close(checkpoint_store *s); /* NULL is fine */
+/* Page-locks the memory of the budget from now on, beside passes. Without it memory is locked when
+ * the first checkpoints are taken, and a pass waits for that: ten times as long as for the copy.
+ * For stores that live long. NULL is fine. */
+void checkpoints_lock_ahead(checkpoint_store *s);
 /* From now on files hold the keys of that drafter's caches too, of layout l, which outlives the
  * last search. A failure leaves files without them. */
 void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layout *l);

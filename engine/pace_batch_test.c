@@ -2,6 +2,7 @@
  * come, and that no answer depends on it.
  */
 #include "engine/batch_int.h"
+#include "backend/host_arena.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/answers.h"
@@ -197,6 +198,62 @@ TEST(discarded_conversations_are_copied_one_between_two_tokens)
     CHECK_EQ(begun_at_once(m, 12, true), 1);
     CHECK_EQ(begun_at_once(m, 12, false), 4); /* no answer is being decoded */
     CHECK_EQ(begun_at_once(m, -1, true), 4);
+}
+
+/* A device that locks memory, by the arena of a GPU. */
+static host_arena locked;
+
+static void *take_host(device *d, size_t n_bytes)
+{
+    (void)d;
+    return host_arena_take(&locked, n_bytes);
+}
+
+static void give_host(device *d, void *at, size_t n_bytes)
+{
+    (void)d;
+    if (at)
+        host_arena_give(&locked, at, n_bytes);
+}
+
+static void unlock_section(char *at)
+{
+    (void)at;
+}
+
+/* Opens a batch, or a session; how much memory has it asked the device to lock? */
+static size_t locked_at_start(carat_model *m, bool batch, int32_t checkpoint_mb)
+{
+    const carat_batch_options o = {.session = {.n_ctx = CTX, .checkpoint_mb = checkpoint_mb},
+                                   .n_slots = 1};
+    carat_batch *b = NULL;
+    carat_session *s = NULL;
+    carat_error e = {0};
+    m->dev->host_alloc = take_host;
+    m->dev->host_free = give_host;
+    CHECK_OK(batch ? carat_batch_open(m, &o, &b, &e) : carat_session_open(m, &o.session, &s, &e),
+             e);
+    const size_t n = locked.asked_bytes;
+    CHECK(!locked.used_bytes); /* it is free for checkpoints */
+    carat_batch_close(b);
+    carat_session_close(s);
+    host_arena_close(&locked, unlock_section);
+    m->dev->host_alloc = NULL;
+    m->dev->host_free = NULL;
+    return n;
+}
+
+/* Sessions are short, and their starts are not to take seconds of locking. */
+TEST(batches_lock_the_memory_of_checkpoints_at_the_start)
+{
+    const size_t mb = (size_t)1 << 20;
+    AUTO_MODEL *m = open_model(NULL);
+    size_t n = locked_at_start(m, true, 160);
+    CHECK_MSG(n >= 160 * mb && n < 240 * mb, "%zu MB", n / mb);
+    n = locked_at_start(m, true, 8192);
+    CHECK_MSG(n >= 4096 * mb && n < 4700 * mb, "%zu MB", n / mb);
+    CHECK_EQ(locked_at_start(m, true, -1), 0); /* no checkpoints */
+    CHECK_EQ(locked_at_start(m, false, 160), 0);
 }
 
 /* ---- What is answered ------------------------------------------------------------------------ */

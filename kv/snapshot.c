@@ -45,6 +45,14 @@ static void block_free(device *pin_dev, void *p, size_t n_bytes)
         mem_pages_free(p, n_bytes);
 }
 
+/* A block that is given back stays locked, or goes on being locked: the next ones take its place. */
+void kv_snapshot_lock_ahead(const kv_layout *l, size_t n_bytes)
+{
+    device *d = l->dev[PASS_MAIN];
+    if (n_bytes && d->host_alloc)
+        d->host_free(d, d->host_alloc(d, n_bytes), n_bytes);
+}
+
 /* ---- Rows between a cache and the host ---------------------------------------------------- */
 
 static size_t view_row_bytes(const kv_view *v)

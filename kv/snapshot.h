@@ -99,6 +99,9 @@ void kv_snapshot_drop(kv_snapshot *s);
 
 /* Of n_same common tokens, the number that a cache loaded with s could keep; 0: none. */
 int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same);
+/* Has the device of l page-lock n_bytes ahead of snapshots, by a thread of its own. Locked memory
+ * stays locked, and later snapshots lie in it. A device that locks none is not asked. */
+void kv_snapshot_lock_ahead(const kv_layout *l, size_t n_bytes);
 /* Would a snapshot at n also do for a cache that goes on at m? */
 bool kv_snapshot_serves(const kv_layout *l, int64_t n, int64_t m);
 /* True if caches of this layout can load s. Sizes of rings and contexts may differ, and so may
