@@ -288,14 +288,80 @@ static status check_used(const convert_job *j, const model_shape *s, str *notes,
     return unplaced_refuse(&u, j->from->part_path[0], "a model of this config.json", e);
 }
 
-/* Finds every tensor of the shape in the files. Drops keys that no layer uses and that the files
- * lack. n_vocab may shrink to the tokenizer's size. */
+/* Finds the sources of a tensor of the shape. *there: false for keys that no layer uses and that
+ * the files lack. */
+static status plan_item(convert_job *j, convert_item *it, const char *prefix, const tensor *embd,
+                        bool *there, err *e)
+{
+    *there = true;
+    find_turned(j, prefix, &it->t);
+    if (strchr(it->t.hf_name, '*'))
+        return find_experts(j, it, prefix, e);
+    if (it->t.role == ROLE_ROPE_FACTORS)
+        return OK;
+    it->source[0] = find_source(j, prefix, it->t.hf_name);
+    if (!it->source[0])
+        it->source[0] = find_renamed(j, prefix, it->t.hf_name);
+    it->n_sources = it->source[0] != NULL;
+    if (!it->n_sources && it->t.change.turned && !it->t.change.halves)
+        it->n_sources = find_blocks(j, it, prefix);
+    *there = it->n_sources || !it->t.unused_kv;
+    if (!*there)
+        return OK;
+    if (!it->n_sources)
+        return err_set(e, E_FORMAT, "%s: tensor %s%s is missing", j->from->part_path[0], prefix,
+                       it->t.hf_name);
+    tensor src = *it->source[0];
+    /* A padded embedding has more rows than the vocabulary has tokens. */
+    if ((it->source[0] == embd || it->t.role == ROLE_PLE_EMBD) && src.ne[1] > it->t.ne[1])
+        src.ne[1] = it->t.ne[1];
+    const char *path = j->from->part_path[src.part];
+    status st = refuse_mlx(j, it, &src, e);
+    if (st)
+        return st;
+    if (convert_is_turned(it))
+        return convert_check_turned(it, path, e);
+    if (it->t.change.taps)
+        drop_middle_axis(&src);
+    return convert_check_source(&it->t, &src, path, e);
+}
+
+/* The head, if the files have one of its own. it: the shape's entry for it, or the embedding's. The
+ * reference ignores the head of a tied model, even if the files contain one. */
+static status plan_head(convert_job *j, const model_shape *s, convert_item it, const tensor *embd,
+                        str *notes, err *e)
+{
+    const char *path = j->from->part_path[0];
+    const tensor *head = find_head(j);
+    bool own = head && !same_bytes(head, embd);
+    if (s->tied && own && notes)
+        str_printf(notes,
+                   "%s is not the embedding, and tie_word_embeddings is true: it is left out",
+                   head->name);
+    if (!s->tied && !head)
+        return err_set(e, E_FORMAT,
+                       "%s: tie_word_embeddings is false, and there is no lm_head.weight%s", path,
+                       tensor_find(&j->from->tensors, "score.weight")
+                           ? ", but score.weight: heads of classifiers are not supported"
+                           : "");
+    if (s->tied || !own)
+        return OK;
+    it.source[0] = head;
+    it.n_sources = 1;
+    snprintf(it.t.name, sizeof it.t.name, "output.weight");
+    tensor src = *head;
+    src.ne[1] = src.ne[1] > it.t.ne[1] ? it.t.ne[1] : src.ne[1];
+    j->at[j->n++] = it;
+    return convert_check_source(&it.t, &src, path, e);
+}
+
+/* Finds every tensor of the shape in the files. n_vocab may shrink to the tokenizer's size. */
 static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens,
                          str *notes, err *e)
 {
     const char *prefix = NULL, *path = j->from->part_path[0];
-    const tensor *embd = NULL, *head;
-    status st;
+    const tensor *embd = NULL;
+    status st = OK;
     j->used = mem_calloc((size_t)j->from->tensors.n + 1, sizeof *j->used);
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes && j->used && !embd; i++) {
         prefix = prefixes[i];
@@ -308,7 +374,7 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
                        path);
     if (n_tokens && n_tokens < s->n_vocab)
         s->n_vocab = n_tokens;
-    int32_t n = s->family->list(s, NULL, 0), k = 0;
+    int32_t n = s->family->list(s, NULL, 0), head = 0;
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     j->at = mem_calloc((size_t)n + 1, sizeof *j->at);
     if (!list || !j->at) {
@@ -316,72 +382,19 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
         return err_memory(e, "the list of tensors", (size_t)n * sizeof *list);
     }
     s->family->list(s, list, n);
-    st = OK;
-    int32_t own_head = 0; /* the shape's entry for the head: its own, or the embedding's */
     for (int32_t i = 0; i < n && !st; i++) {
         convert_item it = {.t = list[i], .type = weight_mix_type(mix, list, n, i)};
-        if (!strcmp(it.t.name, "output.weight")) {
-            own_head = i; /* below, if the files have one */
-            continue;
-        }
-        find_turned(j, prefix, &it.t);
-        if (strchr(it.t.hf_name, '*')) {
-            st = find_experts(j, &it, prefix, e);
-        } else if (it.t.role != ROLE_ROPE_FACTORS) {
-            it.source[0] = find_source(j, prefix, it.t.hf_name);
-            if (!it.source[0])
-                it.source[0] = find_renamed(j, prefix, it.t.hf_name);
-            it.n_sources = it.source[0] != NULL;
-            if (!it.n_sources && it.t.change.turned && !it.t.change.halves)
-                it.n_sources = find_blocks(j, &it, prefix);
-            if (!it.n_sources && it.t.unused_kv)
-                continue;
-            if (!it.n_sources) {
-                st = err_set(e, E_FORMAT, "%s: tensor %s%s is missing", path, prefix, it.t.hf_name);
-                break;
-            }
-            tensor src = *it.source[0];
-            /* A padded embedding has more rows than the vocabulary has tokens. */
-            if ((it.source[0] == embd || it.t.role == ROLE_PLE_EMBD) && src.ne[1] > it.t.ne[1])
-                src.ne[1] = it.t.ne[1];
-            if ((st = refuse_mlx(j, &it, &src, e)))
-                break;
-            if (convert_is_turned(&it)) {
-                st = convert_check_turned(&it, j->from->part_path[src.part], e);
-                j->at[k++] = it;
-                continue;
-            }
-            if (it.t.change.taps)
-                drop_middle_axis(&src);
-            st = convert_check_source(&it.t, &src, j->from->part_path[src.part], e);
-        }
-        j->at[k++] = it;
+        bool there = false;
+        if (!strcmp(it.t.name, "output.weight"))
+            head = i;
+        else
+            st = plan_item(j, &it, prefix, embd, &there, e);
+        if (there)
+            j->at[j->n++] = it; /* after a failure too: the job frees its experts */
     }
-    /* The reference ignores the head of a tied model, even if the files contain one. */
-    head = find_head(j);
-    if (s->tied && head && notes && !same_bytes(head, embd))
-        str_printf(notes,
-                   "%s is not the embedding, and tie_word_embeddings is true: it is left out",
-                   head->name);
-    head = s->tied ? NULL : head;
-    if (!st && !s->tied && !head)
-        st = err_set(e, E_FORMAT,
-                     "%s: tie_word_embeddings is false, and there is no lm_head.weight%s", path,
-                     tensor_find(&j->from->tensors, "score.weight")
-                         ? ", but score.weight: heads of classifiers are not supported"
-                         : "");
-    if (!st && head && !same_bytes(head, embd)) {
-        convert_item it = {.t = list[own_head],
-                           .type = weight_mix_type(mix, list, n, own_head),
-                           .source = {head},
-                           .n_sources = 1};
-        snprintf(it.t.name, sizeof it.t.name, "output.weight");
-        tensor src = *head;
-        src.ne[1] = src.ne[1] > it.t.ne[1] ? it.t.ne[1] : src.ne[1];
-        st = convert_check_source(&it.t, &src, path, e);
-        j->at[k++] = it;
-    }
-    j->n = k;
+    const convert_item it = {.t = list[head], .type = weight_mix_type(mix, list, n, head)};
+    if (!st)
+        st = plan_head(j, s, it, embd, notes, e);
     mem_free(list);
     return st;
 }
