@@ -254,6 +254,16 @@ status convert_tower(const convert_request *r, const json_t *config, uint64_t *n
 /* Converts a model. mix NULL: bf16, of drafters Q8_0. *n_bytes: the size of the new file. */
 status convert_model(const convert_request *r, uint64_t *n_bytes, err *e); /* convert.c */
 
+/* ---- The tensors of a model: convert_items.c ---- */
+
+/* Finds every tensor of the shape in the files: j->at. n_vocab may shrink to the tokenizer's size.
+ * Tensors that are left over are refused, unless the format allows it. */
+status convert_plan_items(convert_job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens,
+                          str *notes, err *e);
+bool convert_has_head(const tensor_set *t); /* of its own, besides the embedding */
+/* Notes norms that look as if another program had added 1 to them before. */
+void convert_note_shifted_norms(const convert_job *j, str *notes);
+
 /* ---- Adapters: convert_lora.c ---- */
 
 /* Where the row or column i of the file is in the checkpoint. */

@@ -6,7 +6,6 @@
 #include "base/err.h"
 #include "carat.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 carat_status carat_compress_parse(const char *text, carat_compress_options *opt, carat_error *e)
