@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/show.h"
 
 #include <inttypes.h>
@@ -123,12 +124,6 @@ static status evaluate(kld_run *k, err *e)
 
 /* ---- Report ------------------------------------------------------------------------------ */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 typedef struct kld_report {
     const char *base, *k, *v;
     double mean, p99, max, same; /* same: share of positions with the same best token */
@@ -141,7 +136,7 @@ static void summarise(kld_run *k, kld_report *r)
     double sum = 0;
     for (int64_t i = 0; i < k->n; i++)
         sum += k->kld[i];
-    qsort(k->kld, (size_t)k->n, sizeof *k->kld, ascending);
+    qsort(k->kld, (size_t)k->n, sizeof *k->kld, order_doubles);
     r->n = k->n;
     r->mean = sum / (double)k->n;
     r->p99 = k->kld[(k->n - 1) * 99 / 100];

@@ -130,8 +130,3 @@ int hex_digit(int c)
            : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                   : -1;
 }
-
-int text_order(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}

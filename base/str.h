@@ -28,7 +28,5 @@ void str_free(str *s);
 
 bool text_ends_with(const char *s, const char *end);
 int hex_digit(int c); /* its value; -1: none */
-/* For qsort and bsearch of `const char *`. */
-int text_order(const void *a, const void *b);
 
 #endif

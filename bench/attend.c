@@ -15,6 +15,7 @@
  */
 #include "backend/ops.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "kv/kv.h"
 
@@ -173,12 +174,6 @@ static void open_bench(bench *b, int32_t n_head, int32_t n_head_kv, int32_t n_ke
     }
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The first half of the heads attends to all keys; the others to one, with a score of about 12. */
 static void draw_queries(const bench *b, float *q, uint64_t *rng)
 {
@@ -243,8 +238,8 @@ static void run_bench(const char *name, int32_t n_head, int32_t n_head_kv, int32
     double base = 0;
     for (int i = 0; i < N_WORDS; i++) {
         const kv_view *v = &b.l[i].view[0];
-        qsort(ms[i], REPS, sizeof ms[i][0], ascending);
-        qsort(line_ms[i], REPS, sizeof ms[i][0], ascending);
+        qsort(ms[i], REPS, sizeof ms[i][0], order_doubles);
+        qsort(line_ms[i], REPS, sizeof ms[i][0], order_doubles);
         double t = ms[i][REPS / 2];
         base = i ? base : t;
         const float *x = o + (size_t)i * n, *want = o + n; /* words[1] is f32 in two */

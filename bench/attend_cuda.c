@@ -46,6 +46,7 @@
  * are demanded of that; the rate at which one row reads bounds; reading the scores.
  */
 #include "bench/attend_cuda.h"
+#include "base/order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +64,7 @@ static double measure(bench *b, int shape, int32_t depth, int format, int32_t ro
             us[i] = t;
     }
     bench_close(b);
-    qsort(us, REPS, sizeof *us, bench_ascending);
+    qsort(us, REPS, sizeof *us, order_doubles);
     return us[REPS / 2];
 }
 

@@ -44,7 +44,6 @@ typedef struct chunk {
 } chunk;
 
 void bench_check(status st, const err *e);         /* ends the program unless st is good */
-int bench_ascending(const void *a, const void *b); /* of doubles, for qsort */
 void bench_fill(device *d, void *to, size_t n_bytes, kv_format f, int32_t dim);
 void bench_open_maker(bench *b); /* what makes keys of values, where they share a stream */
 void bench_close_maker(bench *b);

@@ -6,6 +6,7 @@
 #include "backend/page_moves.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ static void compare_placements(bench *b, int shape, int32_t depth, int format, i
     printf("%-16s %-12s %7d %5d", bench_shapes[shape].name, bench_formats[format].name, depth,
            rows);
     for (int k = 0; k < PLACEMENTS; k++) {
-        qsort(us[k], REPS, sizeof *us[k], bench_ascending);
+        qsort(us[k], REPS, sizeof *us[k], order_doubles);
         printf(" %10.1f", us[k][REPS / 2]);
     }
     printf(" %8.3f %8.3f\n", us[0][REPS / 2] / us[IN_ORDER][REPS / 2],
@@ -281,7 +282,7 @@ static double time_scores(bench *b, scorer *s)
         if (i >= 0)
             ms[i] = took[1] - took[0];
     }
-    qsort(ms, REPS, sizeof *ms, bench_ascending);
+    qsort(ms, REPS, sizeof *ms, order_doubles);
     return ms[REPS / 2];
 }
 

@@ -6,6 +6,7 @@
 #include "backend/sparse.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -57,7 +58,7 @@ static double compare(bench *b, int shape, int32_t depth, double two)
                 ms[k][i] = t;
         }
     for (int k = 0; k <= both; k++) {
-        qsort(ms[k], MANY_REPS, sizeof *ms[k], bench_ascending);
+        qsort(ms[k], MANY_REPS, sizeof *ms[k], order_doubles);
         double mid = ms[k][MANY_REPS / 2];
         printf("  %8.3f ms %5.0f (%4.1f %%)", mid, work / mid * 1e3,
                100 * work / mid * 1e3 / MANY_TERA);
@@ -150,7 +151,7 @@ static void by_rules(bench *b, int shape, int32_t rows, const sparse_rule *const
         }
     b->b.st.sparse = NULL;
     for (int k = 0; k < n; k++) {
-        qsort(ms[k], MANY_REPS, sizeof *ms[k], bench_ascending);
+        qsort(ms[k], MANY_REPS, sizeof *ms[k], order_doubles);
         median[k] = ms[k][MANY_REPS / 2];
     }
 }
@@ -190,7 +191,7 @@ static double select_alone(bench *b, int shape, int32_t rows, sparse_rule rule, 
     }
     b->b.st.sparse = NULL;
     *share = (double)t.n_kept / (double)t.n_tiles;
-    qsort(ms, MANY_REPS, sizeof *ms, bench_ascending);
+    qsort(ms, MANY_REPS, sizeof *ms, order_doubles);
     return ms[MANY_REPS / 2];
 }
 
@@ -263,7 +264,7 @@ static void left_out_answers(bench *b, int shape, int format, int32_t depth, int
         }
     b->b.st.sparse = NULL;
     for (int k = 0; k < 3; k++)
-        qsort(us[k], REPS, sizeof *us[k], bench_ascending);
+        qsort(us[k], REPS, sizeof *us[k], order_doubles);
     double exact = us[0][REPS / 2], skips = us[1][REPS / 2], never = us[2][REPS / 2];
     printf("%-16s %7d  %9.1f us  %9.1f us %6.2f  %10.1f us %6.2f  %5.1f %%  %.3g\n", s->name, depth,
            exact, skips, exact / skips, never, exact / never,

@@ -3,6 +3,7 @@
 #include "backend/ops.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -116,12 +117,6 @@ mat bench_layers(bench *b, int32_t n_head, int32_t rows)
     if (pass_failed(&p))
         bench_check(err_set(&e, p.e.status, "%s", p.e.text), &e);
     return y;
-}
-
-int bench_ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* As after n tokens, before a pass of so many rows. */

@@ -30,6 +30,7 @@
 #include "backend/cuda/cuda_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -383,12 +384,6 @@ static mat all_calls(bench *b, int32_t rows, rows_cut cut, bool first)
     return y;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Microseconds of a call; 0 where the cut is impossible. */
 typedef struct timing {
     double us;
@@ -419,7 +414,7 @@ static timing measure(bench *b, int32_t rows, rows_cut cut)
     t.n = (size_t)rows * (size_t)mat_width(y);
     t.y = room(t.n * sizeof *t.y);
     b->d->download(b->d, t.y, y.at, t.n * sizeof *t.y);
-    qsort(us, REPS, sizeof *us, ascending);
+    qsort(us, REPS, sizeof *us, order_doubles);
     t.us = us[REPS / 2];
     return t;
 }

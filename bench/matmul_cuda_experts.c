@@ -13,6 +13,7 @@
 #include "backend/cuda/product/launch_tall.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -78,12 +79,6 @@ static void by_old(const rig *g)
                (dev_quant){.bf = g->copy, .rows = pairs, .cols = g->n_ff, .tile = 1});
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Microseconds with lists cut as that kernel wants them; 0: there is none. */
 static double time_of(rig *g, device *d, bool old)
 {
@@ -106,7 +101,7 @@ static double time_of(rig *g, device *d, bool old)
     }
     g->c->facts = facts;
     cuda_select(d);
-    qsort(us, REPS, sizeof *us, ascending);
+    qsort(us, REPS, sizeof *us, order_doubles);
     return us[REPS / 2];
 }
 

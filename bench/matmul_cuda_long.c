@@ -18,6 +18,7 @@
 #include "backend/cuda/cuda_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -83,12 +84,6 @@ static bool make(const rig *g, const weight *w, int32_t rows, maker by, int32_t 
     return ok;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Microseconds; 0: the library does not serve. */
 static double time_of(const rig *g, const weight *w, int32_t rows, maker by, int32_t unpack)
 {
@@ -102,7 +97,7 @@ static double time_of(const rig *g, const weight *w, int32_t rows, maker by, int
         if (i >= 0)
             us[i] = (clock_ms() - from) * 1e3;
     }
-    qsort(us, REPS, sizeof *us, ascending);
+    qsort(us, REPS, sizeof *us, order_doubles);
     return us[REPS / 2];
 }
 

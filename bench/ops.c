@@ -11,6 +11,7 @@
 #include "backend/cpu/cpu_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -38,19 +39,13 @@ static void die(const char *what)
     exit(1);
 }
 
-static int compare_ms(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 typedef struct timing {
     double median, best;
 } timing;
 
 static timing summary(double *ms, int32_t n)
 {
-    qsort(ms, (size_t)n, sizeof *ms, compare_ms);
+    qsort(ms, (size_t)n, sizeof *ms, order_doubles);
     return (timing){ms[n / 2], ms[0]};
 }
 

@@ -7,6 +7,7 @@
  */
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "carat.h"
 
@@ -22,15 +23,9 @@ static int fail(const carat_error *e)
     return 1;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void print(const char *what, double *ms, int n, uint64_t n_bytes)
 {
-    qsort(ms, (size_t)n, sizeof *ms, by_size);
+    qsort(ms, (size_t)n, sizeof *ms, order_doubles);
     printf("%-14s median %8.2f ms  fastest %8.2f  slowest %8.2f  %6.1f GB/s\n", what, ms[n / 2],
            ms[0], ms[n - 1], (double)n_bytes * 1e-6 / ms[n / 2]);
 }

@@ -25,6 +25,7 @@
 #include "backend/key_walk.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/str.h"
 #include "engine/engine_int.h"
 
@@ -220,12 +221,6 @@ static double divergence(int32_t i, bool *same)
     return sum;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The text but for its last NEXT tokens as a prompt; then these. */
 static void run_text(carat_session *s, const text_case *c, const char *setting, bool exact)
 {
@@ -244,7 +239,7 @@ static void run_text(carat_session *s, const text_case *c, const char *setting, 
         tiles += layer[i].n_tiles;
         kept += layer[i].n_kept;
     }
-    qsort(g.mass, (size_t)g.n_mass, sizeof *g.mass, by_size);
+    qsort(g.mass, (size_t)g.n_mass, sizeof *g.mass, order_doubles);
     for (int32_t i = 0; i < g.n_mass; i++)
         mass += g.mass[i] / g.n_mass;
     for (int32_t i = 0; i < NEXT; i++) {

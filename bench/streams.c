@@ -8,6 +8,7 @@
  */
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "carat.h"
 
@@ -30,12 +31,6 @@ static void must(carat_status st, const carat_error *e)
         return;
     fprintf(stderr, "bench_streams: %s\n", e->text);
     exit(1);
-}
-
-static int compare_pass_ms(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* Jobs with different prompts; no two begin with the same token, so nothing is reused. */
@@ -108,7 +103,7 @@ static void run_streams(const bench *b, int32_t n)
         printf("%4d streams: an answer ended before all had begun\n", n);
         return;
     }
-    qsort(ms, (size_t)passes, sizeof *ms, compare_pass_ms);
+    qsort(ms, (size_t)passes, sizeof *ms, order_doubles);
     double median = ms[passes / 2];
     printf("%4d streams  %4d passes  %9.2f ms each (best %.2f)  %8.2f tokens/s\n", n, passes,
            median, ms[0], n / (median * 1e-3));

@@ -4,7 +4,7 @@
 #include "apps/hub/names.h"
 #include "apps/hub/place.h"
 #include "apps/hub/store.h"
-#include "base/str.h"
+#include "base/order.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -187,7 +187,7 @@ static status read_repo(const char *dir, const char *repo, model_list *l, arena 
     *s = (snapshot){.root = path_join(mem, snaps, commit), .mem = mem};
     if (!s->root || !collect(s, "", 0))
         return err_memory(e, repo, sizeof commit);
-    qsort(s->path, s->n, sizeof *s->path, text_order);
+    qsort(s->path, s->n, sizeof *s->path, order_texts);
     status st = OK;
     for (size_t i = 0; i < s->n && !st; i++)
         if (is_first_file(s->path[i]))

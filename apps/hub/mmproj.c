@@ -10,7 +10,7 @@
 #include "apps/hub/place.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "base/str.h"
+#include "base/order.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -115,7 +115,7 @@ static status read_names(const char *dir, const char *name[TOWERS_MAX], size_t *
     if (d)
         closedir(d);
     if (!st && *n)
-        qsort(name, *n, sizeof *name, text_order);
+        qsort(name, *n, sizeof *name, order_texts);
     return st;
 }
 

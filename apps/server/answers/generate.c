@@ -14,6 +14,7 @@
 #include "apps/server/answers/stored.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/str.h"
 
 #include <stdio.h>
@@ -400,7 +401,7 @@ static bool take_references(stream *st, problem *p)
     if (n > REQUEST_MAX_REFERENCES)
         return problem_set(p, 400, "input", "'input' refers to %zu items; at most %d", n,
                            REQUEST_MAX_REFERENCES);
-    qsort(ids, n, sizeof *ids, text_order);
+    qsort(ids, n, sizeof *ids, order_texts);
     for (size_t i = 1; i < n; i++) /* else a short body could become a long prompt */
         if (!strcmp(ids[i - 1], ids[i]))
             return problem_set(p, 400, "input", "'input' refers to '%.60s' more than once", ids[i]);

@@ -4,6 +4,7 @@
 #include "apps/jsonw.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/str.h"
 
 #include <pthread.h>
@@ -309,7 +310,7 @@ bool stored_items(stored *s, int32_t owner, const char *id, bool output, str *it
 /* Which of the sorted ids this is, or n. */
 static size_t place_of(const char *const *ids, size_t n, const char *id)
 {
-    const char *const *at = bsearch(&id, ids, n, sizeof *ids, text_order);
+    const char *const *at = bsearch(&id, ids, n, sizeof *ids, order_texts);
     return at ? (size_t)(at - ids) : n;
 }
 
