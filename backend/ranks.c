@@ -14,10 +14,12 @@
 /* What a rank gives to the others at a meeting, and what it wants of them. The same of all ranks:
  * waits, and whether there are copies. */
 typedef struct rank_post {
-    bool waits; /* what each rank is given later comes after what all were given so far */
+    /* What each rank is given later comes after what all were given so far, and after all copies.
+     * Else a copy is between what its two ranks were given so far and what they are given later. */
+    bool waits;
     float *mine[2], *of[RANKS_MAX][2]; /* memory for the others' ops; of the ranks, filled in */
     /* Copies, with each rank: what it is given, and where n_bytes of what it gives come to lie.
-     * NULL: nothing. Each rank's later work waits for all of them. */
+     * NULL: nothing. */
     struct rank_copy {
         const void *give;
         void *to;
@@ -152,12 +154,11 @@ static bool line_up(ranks *r)
     return true;
 }
 
-/* Copies are between two waits of all for all. A wait for each copy would let the two directions of
- * a link go one after the other. */
+/* With `waits`, copies are between two waits of all for all. A wait for each copy would let the two
+ * directions of a link go one after the other. */
 static void exchange(ranks *r)
 {
-    const bool copies = copies_any(r), waits = copies || r->post[0]->waits,
-               lined = waits && line_up(r);
+    const bool copies = copies_any(r), lined = r->post[0]->waits && line_up(r);
     for (int32_t to = 0; to < r->n && copies; to++)
         for (int32_t from = 0; from < r->n; from++) {
             const struct rank_copy *c = &r->post[to]->with[from];
@@ -371,7 +372,7 @@ static void sum_where_it_is(pass *p, mat y, const mat *part, int32_t n_parts)
 static void sum_by_copies(pass *p, mat y, const mat *part, int32_t n_parts, mat room)
 {
     const mat mine = slice_of(p, y, p->rank);
-    rank_post there = {0}, back = {0};
+    rank_post there = {.waits = true}, back = {.waits = true};
     mat v[RANKS_MAX];
     if (n_parts > 1)
         sum(p, part[0], part, n_parts);
