@@ -128,9 +128,16 @@ static const char about[] =
     "ops is less than nothing where kernels of the real pass overlap for longer than the\n"
     "gaps between them. The last line is what as many kernels take that do nothing.";
 
+/* An option that is a list, and what its numbers count. */
+typedef struct list_rule {
+    const char *name;
+    int32_t least, most;
+    const char *what;
+} list_rule;
+
 /* "512,4096": whole numbers, ascending or not. */
-static status parse_list(const char *name, const char *text, int32_t list[BENCH_LIST_MAX], int *n,
-                         err *e)
+static status parse_list(const list_rule *rule, const char *text, int32_t list[BENCH_LIST_MAX],
+                         int *n, err *e)
 {
     int32_t read[BENCH_LIST_MAX];
     int n_read = 0;
@@ -142,12 +149,12 @@ static status parse_list(const char *name, const char *text, int32_t list[BENCH_
             v = v > TOKENS_MAX ? v : v * 1024;
             end++;
         }
-        if (end == at || errno || v < 0 || v > TOKENS_MAX || (*end && *end != ','))
+        if (end == at || errno || v < rule->least || v > rule->most || (*end && *end != ','))
             return err_set(e, E_ARG,
-                           "--%s=%.60s: expected numbers from 0 to %d with commas between", name,
-                           text, TOKENS_MAX);
+                           "--%s=%.60s: expected numbers from %d to %d with commas between%s",
+                           rule->name, text, rule->least, rule->most, rule->what);
         if (n_read == BENCH_LIST_MAX)
-            return err_set(e, E_ARG, "--%s: more than %d numbers", name, BENCH_LIST_MAX);
+            return err_set(e, E_ARG, "--%s: more than %d numbers", rule->name, BENCH_LIST_MAX);
         read[n_read++] = (int32_t)v;
         if (!*end)
             break;
@@ -165,25 +172,19 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
     int32_t p[BENCH_LIST_MAX], g[BENCH_LIST_MAX], d[BENCH_LIST_MAX], s[BENCH_LIST_MAX];
     int32_t c[BENCH_LIST_MAX], h[BENCH_LIST_MAX];
     int n_p, n_g, n_d, n_s = 0, n_c = 0, n_h = 0;
+    static const list_rule tokens[] = {
+        {"prompt", 0, TOKENS_MAX, ""}, {"gen", 0, TOKENS_MAX, ""}, {"depth", 0, TOKENS_MAX, ""}};
+    static const list_rule of_streams = {"streams", 1, STREAMS_MAX, ": answers side by side"},
+                           of_pictures = {"pictures", 70, 1120, ": tokens of a picture"},
+                           of_sounds = {"sounds", 1, CARAT_SOUND_PIECE_SECONDS, ": seconds"};
     status st;
-    if ((st = parse_list("prompt", o->prompt, p, &n_p, e)) ||
-        (st = parse_list("gen", o->gen, g, &n_g, e)) ||
-        (st = parse_list("depth", o->depth, d, &n_d, e)) ||
-        (o->streams && (st = parse_list("streams", o->streams, s, &n_s, e))) ||
-        (o->pictures && (st = parse_list("pictures", o->pictures, c, &n_c, e))) ||
-        (o->sounds && (st = parse_list("sounds", o->sounds, h, &n_h, e))))
+    if ((st = parse_list(&tokens[0], o->prompt, p, &n_p, e)) ||
+        (st = parse_list(&tokens[1], o->gen, g, &n_g, e)) ||
+        (st = parse_list(&tokens[2], o->depth, d, &n_d, e)) ||
+        (o->streams && (st = parse_list(&of_streams, o->streams, s, &n_s, e))) ||
+        (o->pictures && (st = parse_list(&of_pictures, o->pictures, c, &n_c, e))) ||
+        (o->sounds && (st = parse_list(&of_sounds, o->sounds, h, &n_h, e))))
         return st;
-    for (int i = 0; i < n_c; i++)
-        if (c[i] < 70 || c[i] > 1120)
-            return err_set(e, E_ARG, "--pictures=%.60s: expected 70 to 1120 tokens", o->pictures);
-    for (int i = 0; i < n_h; i++)
-        if (h[i] < 1 || h[i] > CARAT_SOUND_PIECE_SECONDS)
-            return err_set(e, E_ARG, "--sounds=%.60s: expected 1 to %d seconds", o->sounds,
-                           CARAT_SOUND_PIECE_SECONDS);
-    for (int i = 0; i < n_s; i++)
-        if (s[i] < 1 || s[i] > STREAMS_MAX)
-            return err_set(e, E_ARG, "--streams=%.60s: expected 1 to %d answers side by side",
-                           o->streams, STREAMS_MAX);
     int n_decode = n_g * (1 + n_s) * (o->spec ? 2 : 1); /* plain ones, then those with drafts */
     bench_test *list =
         mem_calloc((size_t)n_d * (size_t)(n_p + n_decode) + (size_t)(n_c + n_h), sizeof *list);

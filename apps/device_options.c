@@ -175,11 +175,16 @@ void device_tell_facts(const carat_model *m)
 {
     carat_model_info info;
     carat_model_get_info(m, &info);
+    carat_device_memory list[CARAT_DEVICES_MAX];
     const char *cpu = "the model runs on the CPU";
-    bool experts = has_experts(m, &info);
+    const bool experts = has_experts(m, &info);
+    /* --device cpu,cpu has one in the place of a GPU. */
+    const bool beside = info.on_gpu || carat_memory(m, list) > 1;
     options_tell_fact("gpu", info.on_gpu, cpu);
-    options_tell_fact("experts", info.on_gpu && experts,
-                      experts ? cpu : "the model has no experts");
+    options_tell_fact("beside", beside, cpu);
+    const char *why = experts ? cpu : "the model has no experts";
+    options_tell_fact("experts", info.on_gpu && experts, why);
+    options_tell_fact("beside_experts", beside && experts, why);
 }
 
 static carat_status before_loading(void *user, const carat_model *m, carat_error *e)

@@ -52,11 +52,11 @@ typedef struct device_options {
         OPT_INT(                                                                                   \
             T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                    \
             "the GPU computes the last N layers, the CPU the others (default: as many as fit)",    \
-            "!device=cpu&@gpu"),                                                                   \
+            "!device=cpu&@beside"),                                                                \
         OPT_FLAG(T, where.all_layers, "all-layers-on-gpu", 0, NULL, "~!device=cpu&@gpu"),          \
         OPT_FLAG(T, where.cpu_experts, "cpu-experts", 0,                                           \
                  "keep all experts in the host's memory, where the CPU computes them",             \
-                 "!device=cpu&@experts"),                                                          \
+                 "!device=cpu&@beside_experts"),                                                   \
         OPT_INT(T, where.gpu_mb, "gpu-mb", 0, "N", 1, 1 << 24,                                     \
                 "take at most N MiB of each GPU's memory (default: what is free)",                 \
                 "!device=cpu&@gpu"),                                                               \

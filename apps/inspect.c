@@ -277,13 +277,18 @@ typedef struct inspection {
 static status plan_gpus(inspection *x, err *e)
 {
     const inspect_options *o = x->o;
-    if (o->draft_device)
-        return err_set(e, E_ARG, "--gpu plans a model without a drafter: omit --draft-device");
+    if (o->image)
+        return err_set(e, E_ARG, "--gpu prints plans alone: omit --image");
     if (o->where.gpu_mb || device_lists_gpus(&o->where))
         return err_set(e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
                        o->where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers");
     x->session.n_outputs = 1; /* as carat run */
-    return inspect_gpus(x->file.path, o->gpu, &x->model_options, &x->session, o->json, e);
+    if (o->target) { /* the plan of that model with this one beside it */
+        x->model_options.draft = x->file.path;
+        x->model_options.draft_device = o->draft_device;
+    }
+    return inspect_gpus(o->target ? x->target.path : x->file.path, o->gpu, &x->model_options,
+                        &x->session, o->json, e);
 }
 
 static status plan_model(inspection *x, const inspect_picture *picture, err *e)

@@ -206,15 +206,17 @@ static json_t *plan_json(const gpu_plan *p, const gpu_size *size)
     carat_device_plan sum = {0}, *d = &sum; /* of the GPUs, which come before a CPU */
     for (int32_t i = 0; i < size->n; i++) {
         const carat_device_plan *s = &p->plan.device[i];
-        sum.n_layers += s->n_layers;
+        sum.n_layers = s->n_layers == p->info.n_layer ? s->n_layers : sum.n_layers + s->n_layers;
         sum.total_bytes += s->total_bytes;
         sum.weight_bytes += s->weight_bytes;
         sum.expert_bytes += s->expert_bytes;
         sum.kv_swa_bytes += s->kv_swa_bytes + s->kv_global_bytes + s->recurrent_bytes;
         sum.scratch_bytes += s->scratch_bytes;
     }
+    for (int32_t i = 0; i < p->plan.n_devices; i++) /* a drafter's own may be a CPU */
+        sum.draft_bytes += p->plan.device[i].draft_bytes;
     return json_pack(
-        "{s:s, s:I, s:s, s:s, s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "gpu",
+        "{s:s, s:I, s:s, s:s, s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "gpu",
         size->name, "free_mib", (json_int_t)mib_of(size), "given_up", choice_of(p), "text",
         p->info.fit_text, "context", (int)p->plan.n_ctx, "keys", p->info.fit_kv, "gpu_layers",
         (int)d->n_layers, "layers", (int)p->info.n_layer, "expert_slots",
@@ -222,6 +224,7 @@ static json_t *plan_json(const gpu_plan *p, const gpu_size *size)
         p->shared ? (int)p->experts.n_experts : 0, "total_bytes", (json_int_t)d->total_bytes,
         "weight_bytes", (json_int_t)d->weight_bytes, "expert_bytes", (json_int_t)d->expert_bytes,
         "kv_bytes", (json_int_t)d->kv_swa_bytes, "scratch_bytes", (json_int_t)d->scratch_bytes,
+        "draft_bytes", (json_int_t)d->draft_bytes,
         "active_bytes_per_token", (json_int_t)p->info.active_bytes_per_token);
 }
 

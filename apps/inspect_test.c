@@ -251,4 +251,10 @@ TEST(inspect_explains_drafters)
     text = inspect(0, path, "--target", target, NULL);
     CHECK(strstr(text, "its own: 16 clusters of 20 tokens, 4 used\n"));
     CHECK(strstr(text, "cost beside the target"));
+    mem_free(text);
+    /* On a GPU: the target's plan, with this drafter. */
+    text = inspect(0, path, "--target", target, "--gpu=2GB");
+    AUTO_MEM char *alone = inspect(0, target, "--gpu=2GB", NULL, NULL);
+    CHECK(strstr(text, "everything fits") && strstr(alone, "everything fits"));
+    CHECK(strcmp(text, alone) != 0); /* it takes memory */
 }

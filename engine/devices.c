@@ -216,7 +216,8 @@ static status read_stages(const carat_model_options *opt, stage_list *l, err *e)
     l->n = l->n ? l->n : 1;
     if (l->n > 1 && !strcmp(split, "none"))
         return err_set(e, E_ARG,
-                       "--split none is one GPU, and %d were named: --device cuda:N is it", l->n);
+                       "--split none is one device, and %d were named: --device %s is it", l->n,
+                   is_stand_in(opt) ? "cpu" : "cuda:N");
     if (l->n > 1 && is_wrapped(opt))
         return err_set(e, E_ARG, "%s cannot be used with a model on several devices (--gpus)",
                        opt->sum_inputs ? "sums of inputs" : "--wrap");
@@ -276,7 +277,10 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, stage_l
         return OK;
     }
     if (is_named(opt) && !parse_gpu(opt->device, &number))
-        return err_set(e, E_ARG, "device '%.40s': expected auto, cpu, cuda or cuda:N", opt->device);
+        return err_set(e, E_ARG,
+                       "device '%.40s': expected auto, cpu, cuda or cuda:N (for tests also cpu,cpu, "
+                       "with at most %d)",
+                       opt->device, CARAT_GPUS_MAX);
     if (opt->plan_gpu_mb[0] && !opt->vocab_only)
         return err_set(e, E_ARG, "a model for a GPU that need not be here computes nothing");
     bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa;

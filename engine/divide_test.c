@@ -323,6 +323,8 @@ TEST(divisions_that_cannot_be_are_refused)
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
         refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_split = splits[i]},
                 "--gpu-split '");
+    refused(path, (carat_model_options){.device = "cpu,cpu", .split = "none"}, "--device cpu is it");
+    refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_split = "1"}, "the 2 devices");
     fidelity_close(&f);
 }
 

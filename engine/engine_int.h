@@ -39,6 +39,7 @@
 enum {
     OUTPUTS_DEFAULT = 16, /* rows of a pass with logits: a verify batch; 16 MiB at 262144 ids */
     N_CTX_MIN = 64,       /* the shortest context that longest_fit chooses (shape.c) */
+    EXPERT_CHUNKS = 2,    /* chunks are so much longer where not all experts are on the GPU */
     STOPS_MAX = CUTS_MAX + 8
 };
 

@@ -432,7 +432,7 @@ static status place(const carat_model *m, model_pool *x, want w, const carat_mem
         const bool roomy = w.kind == WANT_BYTES && budget >= p->all_bytes;
         st = part || roomy ? place_slots(x, p, budget, e) : place_within(x, p, budget, e);
         uint64_t taken = part ? least_of(x, p) : p->device_bytes;
-        if (!st && taken > budget && !roomy)
+        if (!st && taken > budget && !roomy && !m->fit.trying) /* else fit.c makes room */
             st = too_few(m, x, p, budget, part, whose, e);
     }
     return st;

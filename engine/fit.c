@@ -24,7 +24,9 @@ enum {
     FIT_CTX_EXPERTS = 32768, /* a few experts on the host cost less than a shorter context */
     FIT_CTX_HOST = 8192,     /* layers on the CPU make every token several times slower */
     FIT_CTX_SLOT = 4096,
-    FIT_CHUNK = 512 /* rows: prompts take a few percent longer than with 2048 */
+    FIT_CHUNK = 512, /* rows: prompts take a few percent longer than with 2048 */
+    FIT_STEP = 256,  /* chunks are multiples, where they are shortened */
+    FIT_ANSWER = 512 /* tokens of an answer, for a prompt of FIT_CTX_EXPERTS: worth_chunk */
 };
 
 /* The caller's part of the choice. */
@@ -169,14 +171,59 @@ static status try_keys(carat_model *m, const fit_ask *a, int32_t least, bool *fi
 
 /* ---- Experts and layers on the host -------------------------------------------------------- */
 
-/* Slots for as many experts as fit beside a context of n, with prompts in chunks of so many tokens;
- * 0: as the device wishes. */
-static status try_slots(carat_model *m, const fit_ask *a, int32_t n, int32_t chunk, bool *fits,
-                        err *e)
+/* Bytes of experts that are copied to GPUs for a prompt and an answer, if none has a slot, by their
+ * bytes: chunks of prompts copy all of them, tokens of answers those that they use. */
+static double copies_of(const carat_model *m, int32_t chunk)
+{
+    double used = 0, all = 0;
+    for (int32_t i = 0; i < m->core.n_expert_layers; i++) {
+        used += m->core.experts[i].n_used;
+        all += m->core.experts[i].n_experts;
+    }
+    return (double)FIT_CTX_EXPERTS / chunk + FIT_ANSWER * used / all;
+}
+
+static double expert_bytes(const carat_model *m)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < m->core.n_expert_layers; i++) {
+        const model_experts *x = &m->core.experts[i];
+        sum += (double)(x->gate->n_bytes + (x->up ? x->up->n_bytes : 0) + x->down->n_bytes);
+    }
+    return sum;
+}
+
+/* Each GPU has scratch for chunks of prompts. More memory makes fewer copies of experts, by longer
+ * chunks or by more slots. *rows: becomes the longest chunk, in doublings from FIT_CHUNK, that saves
+ * more copies than slots in its place. That follows from the model and the number of GPUs, not from
+ * their memory: so with more of it neither chunks nor slots are fewer. */
+static status worth_chunk(carat_model *m, const fit_ask *a, int32_t n_ctx, int32_t *rows, err *e)
+{
+    const int32_t longest = m->dev->chunk_rows * EXPERT_CHUNKS;
+    uint64_t last_bytes = 0;
+    status st = stages_place(m, e); /* the same layers for all sizes of memory */
+    for (int32_t n = FIT_CHUNK; n <= longest && !st; n *= 2) {
+        session_shape shape;
+        carat_memory_plan plan;
+        m->fit.chunk = n;
+        st = shape_of(m, a, n_ctx, !a->own_kv, &shape, e);
+        st = st ? st : plan_costs(m, &shape, NULL, &plan, e);
+        m->fit.trying = false;
+        const double saved = 1 - copies_of(m, n) / copies_of(m, n / 2);
+        if (n > FIT_CHUNK && (double)(plan.total_bytes - last_bytes) > saved * expert_bytes(m))
+            break;
+        last_bytes = plan.total_bytes;
+        *rows = n;
+    }
+    return st;
+}
+
+/* Slots beside a context of n and chunks of so many tokens; 0: as the device wishes. A GPU that has
+ * no room for them has the fewest: then contexts or chunks have to be shorter. */
+static status choose_slots(carat_model *m, const fit_ask *a, int32_t n, int32_t chunk, err *e)
 {
     carat_model_options o = *a->opt;
     err why = {0};
-    *fits = false;
     o.session = &a->so;
     m->fit.n_ctx = n;
     m->fit.kv = a->own_kv ? NULL : "q8_0";
@@ -184,64 +231,60 @@ static status try_slots(carat_model *m, const fit_ask *a, int32_t n, int32_t chu
     m->fit.trying = true;
     status st = experts_choose(m, &o, &why);
     m->fit.trying = false;
-    if (!st)
-        st = try_one(m, a, n, !a->own_kv, fits, e);
-    else if (st != E_MEMORY)
-        err_set(e, st, "%s", why.text);
-    if (st || !*fits)
-        experts_free(m);
-    return st == E_MEMORY ? OK : st;
+    return st ? err_set(e, st, "%s", why.text) : OK;
 }
 
-/* Of n contexts the first beside which experts have slots, with chunks of so many tokens: each is
- * shorter than the one before. *first n: none. */
-static status find_context(carat_model *m, const fit_ask *a, const int32_t *n_ctx, int32_t n,
-                           int32_t chunk, int32_t *first, err *e)
+/* A context and chunks beside the slots that were chosen. */
+static status try_lengths(carat_model *m, const fit_ask *a, int32_t n_ctx, int32_t chunk, bool *fits,
+                          err *e)
 {
-    int32_t low = 0, high = n;
-    status st = OK;
-    bool fits = false;
-    while (low < high && !st) {
-        const int32_t mid = low == 0 && high == n ? n - 1 : low + (high - low) / 2;
-        st = try_slots(m, a, n_ctx[mid], chunk, &fits, e);
-        low = fits ? low : mid + 1;
-        high = fits ? mid : high;
-        experts_free(m);
-    }
-    *first = low;
-    return st;
+    m->fit.chunk = chunk < n_ctx ? chunk : n_ctx;
+    return try_one(m, a, n_ctx, !a->own_kv, fits, e);
 }
 
-/* The longest context beside which experts have slots, and then the longest chunks. Of several GPUs
- * one may be too small for the scratch of long chunks, where the others have room for nearly all
- * experts. Contexts are halved where nothing else can be given up. */
+/* The longest chunk up to `longest` that fits beside a context of n, where FIT_CHUNK does. */
+static status longest_chunk(carat_model *m, const fit_ask *a, int32_t n, int32_t longest, bool *fits,
+                            err *e)
+{
+    int32_t low = FIT_CHUNK / FIT_STEP, high = longest / FIT_STEP + 1; /* low fits, high does not */
+    status st = OK;
+    while (high - low > 1 && !st) {
+        const int32_t mid = low + (high - low) / 2;
+        st = try_lengths(m, a, n, mid * FIT_STEP, fits, e);
+        *(*fits ? &low : &high) = mid;
+    }
+    return st ? st : try_lengths(m, a, n, low * FIT_STEP, fits, e);
+}
+
+/* As many slots as leave room for a context and chunks as wished. Where GPUs lack that room, chunks
+ * are shorter, then contexts, which are halved where nothing else can be given up. Only those of
+ * several GPUs, which all have scratch for them, are shortened. */
 static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
 {
-    enum { HALVES = 32 };
     const int32_t most = floor_of(a, FIT_CTX_EXPERTS);
     const int32_t least = a->divide ? most : floor_of(a, N_CTX_MIN);
-    int32_t shortest = m->n_stages > 1 && !a->so.chunk ? FIT_CHUNK : 0;
-    int32_t n_ctx[HALVES] = {most}, n = 1, low;
-    while (n < HALVES && n_ctx[n - 1] > least) {
-        n_ctx[n] = n_ctx[n - 1] / 2 > least ? n_ctx[n - 1] / 2 : least;
-        n++;
-    }
-    status st = find_context(m, a, n_ctx, n, shortest, &low, e);
-    if (!st && low < n && n_ctx[low] < shortest) {
-        shortest = n_ctx[low]; /* no chunk is longer than the context: more has room beside these */
-        st = find_context(m, a, n_ctx, n, shortest, &low, e);
-    }
-    *fits = false;
-    st = st || low == n ? st : try_slots(m, a, n_ctx[low], 0, fits, e);
-    for (int32_t rows = m->dev->chunk_rows; low < n && shortest && !st && !*fits; rows /= 2) {
-        rows = rows > shortest ? rows : shortest;
-        st = try_slots(m, a, n_ctx[low], rows, fits, e);
-        if (rows == shortest)
+    const bool shorten = m->n_stages > 1 && !a->so.chunk && most >= FIT_CHUNK;
+    int32_t wish = 0;
+    status st = shorten ? try_lengths(m, a, most, FIT_CHUNK, fits, e) : OK;
+    if (!st && shorten && *fits) /* all experts, beside chunks that are shorter than usual */
+        return longest_chunk(m, a, most, m->dev->chunk_rows, fits, e);
+    st = st || !shorten ? st : worth_chunk(m, a, most, &wish, e);
+    const bool usual = wish == m->dev->chunk_rows * EXPERT_CHUNKS;
+    st = st ? st : choose_slots(m, a, most, usual ? 0 : wish, e);
+    st = st ? st : try_one(m, a, most, !a->own_kv, fits, e);
+    const int32_t shortest = shorten ? FIT_CHUNK : 0;
+    for (int32_t n = most; !st && !*fits; n = n / 2 > least ? n / 2 : least) {
+        st = try_lengths(m, a, n, shortest, fits, e);
+        if (!st && *fits && n == most && shorten)
+            st = longest_chunk(m, a, n, wish, fits, e);
+        if (n <= least)
             break;
     }
-    if (!*fits)
+    if (st || !*fits) {
+        experts_free(m);
         m->fit.chunk = 0;
-    return st;
+    }
+    return st == E_MEMORY ? OK : st;
 }
 
 static status try_cpu_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)

@@ -6,8 +6,7 @@
 #include "engine/stages.h"
 
 enum {
-    EXPERT_CHUNKS = 2,     /* chunks are so much longer where not all experts are on the GPU */
-    ROOMY_CHUNKS = 2,      /* and where their memory is at most one part */
+    ROOMY_CHUNKS = 2,      /* chunks are so much longer where their memory is at most one part */
     ROOMY_PARTS = 16,      /* in so many of what the session leaves */
     DRAFT_DEFAULT = 15,    /* drafted tokens a round, unless more are asked for */
     ANSWER_ROWS_MAX = 128, /* of a batch: 128 MiB of logits at 262144 ids */

@@ -45,8 +45,8 @@ status stages_read_split(carat_model *m, const char *text, err *e)
     if (n == m->n_stages)
         return OK;
     return err_set(e, E_ARG,
-                   "--gpu-split '%.40s': expected a number above 0 for each of the %d GPUs, with "
-                   "commas between",
+                   "--gpu-split '%.40s': expected a number above 0 for each of the %d devices, "
+                   "with commas between",
                    text, m->n_stages);
 }
 
@@ -58,7 +58,7 @@ static double strain(const stage_costs *c, int32_t first, int32_t end)
     const double bytes = c->fixed + c->upto[end] - c->upto[first], f = bytes / c->memory;
     if (c->experts) {
         double experts = c->experts[end] - c->experts[first], room = c->memory + experts - bytes;
-        return room > 0 ? experts * (experts / room) : 1e30 * (1 - room);
+        return room > 0 ? experts * (experts / room) : 1e30 * ((1 - room) * (1 - room));
     }
     return c->memory * (f * f + (f > 1 ? 1e15 * (f - 1) : 0));
 }
@@ -228,11 +228,13 @@ bool stages_divide_by_plan(const carat_model *m)
 status stages_plan(carat_model *m, const session_shape *s, carat_memory_plan *plan, err *e)
 {
     enum { ROUNDS = 3 }; /* scratch depends a little on the division */
-    int32_t end[PASS_SIDES_MAX] = {0};
+    int32_t end[PASS_SIDES_MAX] = {0}, fitting[PASS_SIDES_MAX] = {0};
     kv_layout l = {0};
     status st = plan_costs(m, s, &l, plan, e);
     const bool divide = stages_divide_by_plan(m);
     for (int i = 0; i < ROUNDS && !st && divide; i++) {
+        if (plan_fits(m, plan))
+            memcpy(fitting, m->stage_end, sizeof fitting);
         st = divide_by(m, s, &l, plan, end, e);
         if (st || !memcmp(end, m->stage_end, sizeof end))
             break;
@@ -241,5 +243,8 @@ status stages_plan(carat_model *m, const session_shape *s, carat_memory_plan *pl
             st = plan_costs(m, s, &l, plan, e);
     }
     kv_layout_free(&l);
-    return st;
+    if (st || !divide || !fitting[0] || plan_fits(m, plan))
+        return st;
+    st = place(m, fitting, e); /* rounds may alternate between a division that fits and another */
+    return st ? st : plan_costs(m, s, NULL, plan, e);
 }

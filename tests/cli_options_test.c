@@ -127,6 +127,7 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
            ARGS("run", "-m", model, "--device", "cpu,cpu", "--split", "tensor", "--gpu-split",
                 "1,2", "hi"));
     expect(2, "-fa 0", NULL, ARGS("bench", "-fa", "0"));
+    expect(2, "--streams=2,x: expected numbers from 1 to 64", NULL, ARGS("bench", "-s", "2,x"));
     expect(2, "unknown option -ngl", NULL, ARGS("list", "-ngl", "99"));
 }
 
@@ -192,6 +193,12 @@ TEST(options_without_effect_on_a_cpu_are_said)
                        ARGS("run", "-m", model, "-n", "1", "-ngl", "1", "hi"));
     expect_without_gpu(1, "--gpu-layers and --cpu-experts need a GPU, and the model is on the CPU",
                        ARGS("run", "-m", model, "-n", "1", "-cmoe", "hi"));
+    AUTO(spawned_free) spawned r; /* of two devices one is in the place of a GPU */
+    spawn_carat(&r, NULL,
+                ARGS("run", "-m", model, "-n", "1", "--device", "cpu,cpu", "-ngl", "1", "hi"));
+    CHECK_MSG(r.code == 0 && !spawned_says(&r.err, "no effect"), "%s", str_text(&r.err));
+    expect(1, "with at most 8)", NULL,
+           ARGS("run", "-m", model, "--device", "cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu", "hi"));
 }
 
 TEST(grammars_come_from_stdin)
