@@ -235,6 +235,14 @@ TEST(models_server_stops_a_loading_that_waits)
     stop(&s);
 }
 
+TEST(models_server_does_not_start_without_a_file_that_is_named)
+{
+    char there[600];
+    snprintf(there, sizeof there, "ant=%s", toy_model_write(NULL));
+    spawn_check(1, NULL, "carat: none.gguf: cannot open",
+                ARGS("serve", "-p", "0", there, "bee=none.gguf"));
+}
+
 TEST(models_server_says_why_a_file_cannot_be_loaded)
 {
     served s;

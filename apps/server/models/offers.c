@@ -220,6 +220,11 @@ static status add_word(catalog *c, const char *word, err *e)
         return st;
     if ((st = model_find(eq ? eq + 1 : word, &found, e)))
         return st;
+    if (!is_there(found.path)) { /* what is mistyped shall not wait for a request */
+        st = err_errno(e, "open", found.path);
+        model_found_free(&found);
+        return st;
+    }
     char *name = eq                          ? mem_strndup(word, (size_t)(eq - word))
                  : found.where == MODEL_PATH ? name_of_file(found.path)
                                              : mem_strdup(found.name);
