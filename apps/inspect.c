@@ -279,9 +279,12 @@ static status plan_gpus(inspection *x, err *e)
     const inspect_options *o = x->o;
     if (o->image)
         return err_set(e, E_ARG, "--gpu prints plans alone: omit --image");
-    if (o->where.gpu_mb || device_lists_gpus(&o->where))
-        return err_set(e, E_ARG, "%s of GPUs that are here: --gpu has sizes of its own",
-                       o->where.gpu_mb ? "--gpu-mb is the memory" : "--gpus are the numbers");
+    const bool named = o->where.device && strcmp(o->where.device, "auto");
+    if (o->where.gpu_mb || device_lists_gpus(&o->where) || named)
+        return err_set(e, E_ARG, "%s that are here: --gpu has sizes of its own",
+                       o->where.gpu_mb ? "--gpu-mb is the memory of GPUs"
+                       : named         ? "--device is for devices"
+                                       : "--gpus are the numbers of GPUs");
     x->session.n_outputs = 1; /* as carat run */
     if (o->target) { /* the plan of that model with this one beside it */
         x->model_options.draft = x->file.path;

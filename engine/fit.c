@@ -256,14 +256,40 @@ static status longest_chunk(carat_model *m, const fit_ask *a, int32_t n, int32_t
     return st ? st : try_lengths(m, a, n, low * FIT_STEP, fits, e);
 }
 
-/* As many slots as leave room for a context and chunks as wished. Where GPUs lack that room, chunks
- * are shorter, then contexts, which are halved where nothing else can be given up. Only those of
- * several GPUs, which all have scratch for them, are shortened. */
+/* Only chunks of several GPUs, which all have scratch for them, are shortened. */
+static bool shortens(const carat_model *m, const fit_ask *a)
+{
+    return m->n_stages > 1 && !a->so.chunk && m->core.n_expert_layers &&
+           floor_of(a, FIT_CTX_EXPERTS) >= FIT_CHUNK;
+}
+
+/* Beside the experts that the GPUs hold: chunks that are shorter than wished, and then contexts,
+ * each half of the one before. */
+static status try_shorter(carat_model *m, const fit_ask *a, int32_t least, int32_t wish, bool *fits,
+                          err *e)
+{
+    const int32_t most = floor_of(a, FIT_CTX_EXPERTS);
+    const bool shorten = shortens(m, a);
+    status st = OK;
+    *fits = false;
+    for (int32_t n = most; !st && !*fits; n = n / 2 > least ? n / 2 : least) {
+        st = try_lengths(m, a, n, shorten ? FIT_CHUNK : 0, fits, e);
+        if (!st && *fits && n == most && shorten)
+            st = longest_chunk(m, a, n, wish, fits, e);
+        if (n <= least)
+            break;
+    }
+    if (!*fits)
+        m->fit.chunk = 0;
+    return st;
+}
+
+/* As many slots as leave room for a context and chunks as wished. Where GPUs lack that room, both
+ * are shorter; contexts where nothing else can be given up. */
 static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
 {
     const int32_t most = floor_of(a, FIT_CTX_EXPERTS);
-    const int32_t least = a->divide ? most : floor_of(a, N_CTX_MIN);
-    const bool shorten = m->n_stages > 1 && !a->so.chunk && most >= FIT_CHUNK;
+    const bool shorten = shortens(m, a);
     int32_t wish = 0;
     status st = shorten ? try_lengths(m, a, most, FIT_CHUNK, fits, e) : OK;
     if (!st && shorten && *fits) /* all experts, beside chunks that are shorter than usual */
@@ -272,18 +298,10 @@ static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
     const bool usual = wish == m->dev->chunk_rows * EXPERT_CHUNKS;
     st = st ? st : choose_slots(m, a, most, usual ? 0 : wish, e);
     st = st ? st : try_one(m, a, most, !a->own_kv, fits, e);
-    const int32_t shortest = shorten ? FIT_CHUNK : 0;
-    for (int32_t n = most; !st && !*fits; n = n / 2 > least ? n / 2 : least) {
-        st = try_lengths(m, a, n, shortest, fits, e);
-        if (!st && *fits && n == most && shorten)
-            st = longest_chunk(m, a, n, wish, fits, e);
-        if (n <= least)
-            break;
-    }
-    if (st || !*fits) {
+    if (!st && !*fits)
+        st = try_shorter(m, a, a->divide ? most : floor_of(a, N_CTX_MIN), wish, fits, e);
+    if (st || !*fits)
         experts_free(m);
-        m->fit.chunk = 0;
-    }
     return st == E_MEMORY ? OK : st;
 }
 
@@ -364,9 +382,10 @@ static status try_without_layers(void *user, const carat_model *of, err *e)
     const fit_ask *a = user;
     carat_model *m = (carat_model *)(size_t)of;
     bool fits = false;
-    int32_t least = a->experts  ? floor_of(a, FIT_CTX_EXPERTS)
-                    : a->divide ? floor_of(a, FIT_CTX_HOST)
-                                : floor_of(a, N_CTX_MIN);
+    const bool placed = !a->experts && shortens(m, a); /* as options say */
+    int32_t least = a->experts || placed ? floor_of(a, FIT_CTX_EXPERTS)
+                    : a->divide          ? floor_of(a, FIT_CTX_HOST)
+                                         : floor_of(a, N_CTX_MIN);
     experts_free(m);
     status st = a->experts ? OK : experts_choose(m, a->opt, e); /* which also refuses options */
     *a->refusal = st ? *e : (err){0};                           /* of the last try */
@@ -374,6 +393,11 @@ static status try_without_layers(void *user, const carat_model *of, err *e)
     if (!st)
         st = try_keys(m, a, least, &fits, e);
     m->fit.level = level_of(m, a);
+    if (!st && !fits && placed) {
+        st = try_shorter(m, a, floor_of(a, a->divide ? FIT_CTX_HOST : N_CTX_MIN),
+                         m->dev->chunk_rows * (m->experts ? EXPERT_CHUNKS : 1), &fits, e);
+        m->fit.level = level_of(m, a);
+    }
     if (!st && !fits && a->experts) {
         st = try_experts(m, a, &fits, e);
         m->fit.level = m->experts ? CARAT_FIT_EXPERTS : level_of(m, a);

@@ -141,6 +141,30 @@ TEST(fit_of_pairs_that_were_worse)
     }
 }
 
+/* A part of the experts that is named leaves less room: chunks are shorter before a context is. */
+TEST(fit_beside_named_parts_of_experts_keeps_contexts)
+{
+    static const char *const parts[] = {"50%", "100000"}, *const splits[] = {NULL, "tensor"};
+    char path[128];
+    write_shape("26b-a4b", "8", "q4_k_m", path);
+    for (int i = 0; i < 3; i++) {
+        const carat_session_options so = {.n_outputs = 1};
+        const carat_model_options o = {.vocab_only = true,
+                                       .split = splits[i / 2],
+                                       .experts_gpu = parts[i % 2],
+                                       .session = &so,
+                                       .plan_gpu_mb = {3776, 3776}};
+        carat_memory_plan p;
+        carat_error e = {0};
+        AUTO_MODEL *m;
+        CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+        CHECK_OK(carat_plan(m, &so, &p, &e), e);
+        CHECK_MSG(p.n_ctx == 32768 && p.chunk >= 1024 && p.chunk < 4096, "%d tokens, chunks of %d",
+                  (int)p.n_ctx, (int)p.chunk);
+    }
+    unlink(path);
+}
+
 /* carat inspect --gpu of a smaller model that drafts on the GPU that the target leaves free. */
 TEST(inspect_plans_a_drafter_on_a_gpu_of_its_own)
 {

@@ -777,6 +777,8 @@ TEST(plans_of_two_cards_may_be_divided_by_hand)
              {"--gpu-split", "3,2", {"layers 0 to 35", "layers 36 to 59"}, 0},
              {"--gpus", "auto", {"24GB+24GB", "layers"}, 0},
              {"--gpu-split", "0x3,2", {"--gpu-split '0x3,2'", ""}, 1},
+             {"--device", "cuda:1", {"--gpu has sizes of its own", ""}, 1},
+             {"--device", "cpu,cpu", {"--gpu has sizes of its own", ""}, 1},
              {"--gpus", "0,1", {"--gpu has sizes of its own", ""}, 1}};
     char path[128];
     write_hollow("31b", "q4_k_m", path);

@@ -80,9 +80,7 @@ static void products(const tall_rig *r, const packed *w, const packed *bf, int32
     const dev_quant x = {.bf = r->x, .rows = r->pairs / k, .cols = w->n_in};
     const size_t n = (size_t)r->pairs * (size_t)w->n_out * sizeof *r->y;
     cudaMemsetAsync(r->y, 0, n, r->c->stream);
-    const bool done = few(r->a) || cu_expert_tall(r->c->stream, y, x, *w, r->l, k);
-    if (few(r->a))
-        cu_expert_mma(r->c->stream, y, x, *w, r->l, k);
+    const bool done = (few(r->a) ? cu_expert_short : cu_expert_tall)(r->c->stream, y, x, *w, r->l, k);
     cu_expert_mma(r->c->stream, z, x, *bf, r->l, k);
     say(r, k == 1 ? "a row for each pair" : "a row for each K pairs", done,
         count_different(r, r->y, r->want, n));

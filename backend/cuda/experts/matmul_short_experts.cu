@@ -304,6 +304,12 @@ bool cu_short_experts(cudaStream_t s, const expert_args &a, const expert_lists &
     });
 }
 
+extern "C" bool cu_expert_short(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l,
+                                int32_t k)
+{
+    return cu_short_experts(s, args_of_product(y, x, w, l, k), l, false);
+}
+
 template <int K> static int allow_experts()
 {
     const int n = cu_gpu.shared_block - table_bytes<K>;

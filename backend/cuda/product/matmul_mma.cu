@@ -487,7 +487,7 @@ extern "C" void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, 
                               int32_t k)
 {
     const expert_args e = args_of_product(y, x, w, l, k);
-    if (cu_expert_tall(s, y, x, w, l, k) || cu_short_experts(s, e, l, false))
+    if (cu_expert_tall(s, y, x, w, l, k) || cu_expert_short(s, y, x, w, l, k))
         return;
     mma_any(s, e.a, expert_tile_rows(y.rows, l.n_expert), expert_tiles(y.rows, l.n_expert));
 }
