@@ -13,4 +13,12 @@ static inline step plan_step(int32_t n_rows, int32_t n_outs, bool prompt)
     return (step){.prompt = prompt, .all = {.n = n_rows}, .out = {.n = n_outs}, .n_seqs = 1};
 }
 
+/* The count of rows to plan after n: few rows may take more scratch than many, so counts up to
+ * `few` are tried one by one, then doublings, at last `most`. */
+static inline int32_t plan_next_count(int32_t n, int32_t few, int32_t most)
+{
+    int32_t next = n < few ? n + 1 : 2 * n;
+    return n < most && next > most ? most : next;
+}
+
 #endif

@@ -6,6 +6,7 @@
 #include "engine/engine_int.h"
 #include "engine/experts.h"
 #include "engine/media.h"
+#include "backend/plan.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -66,13 +67,6 @@ static status add_pass(const carat_model *m, const pass_taps *taps, const kv_lay
     return OK;
 }
 
-/* The next count of rows to plan: small counts one by one, then doublings, at last `most`. */
-static int32_t next_count(int32_t n, int32_t most)
-{
-    int32_t next = n < ROWS_SMALL ? n + 1 : 2 * n;
-    return n < most && next > most ? most : next;
-}
-
 /* The number of rows decides which kernels run, and so how much scratch they take. The largest pass
  * may not take the most, so all small counts are tried, then doublings. A pass of a session wants
  * logits of no row, one row, all n_outputs rows, or all but one of these. A pass of a batch, one
@@ -84,14 +78,14 @@ static status worst_pass(const carat_model *m, const session_shape *s, const pas
     int32_t most = rows_max(s);
     status st;
     *worst = (model_costs){0};
-    for (int32_t rows = 1; rows <= most; rows = next_count(rows, most)) {
+    for (int32_t rows = 1; rows <= most; rows = plan_next_count(rows, ROWS_SMALL, most)) {
         int32_t outs = rows < s->n_outputs ? rows : s->n_outputs;
         const int32_t wanted[4] = {0, 1, outs - 1, outs};
         for (int i = 0; i < 4; i++)
             if ((st = add_pass(m, taps, l, rows, wanted[i], worst, e)))
                 return st;
         bool any = s->n_seqs > 1 || s->verify_rows > 1 || shape_is_paged(s);
-        for (int32_t k = 2; any && k < outs - 1; k = next_count(k, outs))
+        for (int32_t k = 2; any && k < outs - 1; k = plan_next_count(k, ROWS_SMALL, outs))
             if ((st = add_pass(m, taps, l, rows, k, worst, e)))
                 return st;
     }
@@ -106,7 +100,7 @@ static status worst_text(const carat_model *m, const session_shape *s, const kv_
     int32_t most = rows_max(s);
     pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* as in plan_pass */
     status st = plan_pass(m, NULL, l, most, most, worst, e);
-    for (int32_t rows = 1; rows <= most && !st; rows = next_count(rows, most))
+    for (int32_t rows = 1; rows <= most && !st; rows = plan_next_count(rows, ROWS_SMALL, most))
         for (int32_t outs = rows > 1 ? rows - 1 : 1; outs <= rows && !st; outs++) {
             pthread_mutex_lock(lock);
             st = model_plan_hidden(&m->core, m->dev, l, rows, outs, need, e);

@@ -147,34 +147,28 @@ static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_
     return work_plan_end(&p, scratch, e);
 }
 
-/* Few rows may take more scratch than many: all small counts are planned, then doublings. n: blocks
- * of so many slots. */
-static int32_t next_count(int32_t n, int32_t slots, int32_t most)
-{
-    int32_t next = n * slots < ANSWER_ROWS_MAX ? n + 1 : 2 * n;
-    return n < most && next > most ? most : next;
-}
-
-/* The most scratch of the passes of each kind. */
+/* The most scratch of the passes of each kind. n: rows, or blocks of `slots` rows. */
 static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_layout *l,
                            work_sizes *scratch, err *e)
 {
     int32_t most = z->rows_max < ABSORB_ROWS ? z->rows_max : ABSORB_ROWS;
     const dflash *g = m->core.impl;
     status failed = OK;
-    for (int32_t n = 1; n <= most && !failed; n = next_count(n, 1, most)) {
+    for (int32_t n = 1; n <= most && !failed; n = plan_next_count(n, ANSWER_ROWS_MAX, most)) {
         step st = plan_step(n, n, n > ANSWER_ROWS_MAX);
         st.n_kv = l->n;
         failed = plan_pass_of(m, z, l, &st, true, scratch, e);
     }
-    for (int32_t slots = dflash_slots(g, 1); slots <= slots_of(g, z); slots++)
-        for (int32_t n = 1; n <= z->n_seqs && !failed; n = next_count(n, slots, z->n_seqs)) {
+    for (int32_t slots = dflash_slots(g, 1); slots <= slots_of(g, z); slots++) {
+        const int32_t few = (ANSWER_ROWS_MAX + slots - 1) / slots; /* blocks in so many rows */
+        for (int32_t n = 1; n <= z->n_seqs && !failed; n = plan_next_count(n, few, z->n_seqs)) {
             int32_t rows = n * slots;
             step st = plan_step(rows, g->anchor_first ? rows : rows - n, rows > ANSWER_ROWS_MAX);
             st.n_seqs = n; /* a bigram correction has a row for each */
             st.n_kv = l->n;
             failed = plan_pass_of(m, z, l, &st, false, scratch, e);
         }
+    }
     return failed;
 }
 

@@ -208,22 +208,15 @@ static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_
     return work_plan_end(&p, scratch, e);
 }
 
-/* Few rows may take more scratch than many: all small counts are planned, then doublings. */
-static int32_t next_count(int32_t n, int32_t most)
-{
-    int32_t next = n < ANSWER_ROWS_MAX ? n + 1 : 2 * n;
-    return n < most && next > most ? most : next;
-}
-
 /* The most scratch of any pass. */
 static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_layout *l,
                            work_sizes *scratch, err *e)
 {
     int32_t most = least(z->rows_max, ABSORB_ROWS), ranks = ranks_of(m);
     status st = plan_pass_of(m, z, l, z->n_seqs, SEATS, scratch, e);
-    for (int32_t n = 1; n <= most && !st; n = next_count(n, most))
+    for (int32_t n = 1; n <= most && !st; n = plan_next_count(n, ANSWER_ROWS_MAX, most))
         st = plan_pass_of(m, z, l, n, ABSORB, scratch, e);
-    for (int32_t n = 1; n <= z->n_seqs && !st; n = next_count(n, z->n_seqs))
+    for (int32_t n = 1; n <= z->n_seqs && !st; n = plan_next_count(n, ANSWER_ROWS_MAX, z->n_seqs))
         for (int next = 0; next < 2 && !st; next++)
             st =
                 plan_pass_of(m, z, l, n, (next ? NEXT_DRAFT : FIRST_DRAFT) + ranks - 1, scratch, e);

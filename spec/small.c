@@ -18,6 +18,7 @@
 enum {
     SMALL_SLOTS = 16,    /* a draft's length, unless more are asked for */
     CHUNK_MAX = 512,     /* rows of a pass */
+    ROWS_SMALL = 32,     /* counts of rows up to here are planned one by one */
     ANSWER_ROWS_MAX = 64 /* passes of more rows take the kernels of prompts */
 };
 
@@ -115,21 +116,14 @@ static int32_t ranks_of(const model *m)
     return least(m->n_vocab, BEST_MAX);
 }
 
-/* As engine/plan.c counts: small numbers one by one, then doublings, at last `most`. */
-static int32_t next_count(int32_t n, int32_t most)
-{
-    int32_t next = n < 32 ? n + 1 : 2 * n;
-    return n < most && next > most ? most : next;
-}
-
 static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_layout *l,
                            size_t *bytes, err *e)
 {
     int32_t most = chunk_of(m, z);
     size_t peak = 0;
-    for (int32_t rows = 1; rows <= most; rows = next_count(rows, most))
+    for (int32_t rows = 1; rows <= most; rows = plan_next_count(rows, ROWS_SMALL, most))
         for (int32_t outs = 0; outs <= least(rows, z->n_seqs);
-             outs = next_count(outs, least(rows, z->n_seqs))) {
+             outs = plan_next_count(outs, ROWS_SMALL, least(rows, z->n_seqs))) {
             step st = plan_step(rows, outs, rows > ANSWER_ROWS_MAX);
             pass p;
             st.n_kv = l->n;
