@@ -116,9 +116,8 @@ static status pool_help(device *d, const expert_help *how, err *e)
     }
     const cuda_experts *other =
         how->beside ? ((const cuda_device *)how->beside->self)->experts : NULL;
-    status st = cuda_offload_open(c, home, x->n, how, other ? other->offload : NULL,
-                                  x->use.bus_bytes_s, x->prefetch, x->prefetch_bytes, &x->offload,
-                                  e);
+    const offload_homes homes = {home, x->n, x->prefetch, x->prefetch_bytes, x->use.bus_bytes_s};
+    status st = cuda_offload_open(c, &homes, how, other ? other->offload : NULL, &x->offload, e);
     mem_free(home);
     return st;
 }

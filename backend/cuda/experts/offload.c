@@ -223,49 +223,65 @@ static status send_state(cuda_device *c, cuda_offload *x, double part, err *e)
     return err_set(e, c->broken_why.status, "%s", c->broken_why.text);
 }
 
-status cuda_offload_open(cuda_device *c, const offload_home *home, int32_t n,
-                         const expert_help *how, cuda_offload *beside, double bus_bytes_s,
-                         uint8_t *buffers, size_t buffer_bytes, cuda_offload **to, err *e)
+/* Threads of the pool. Each GPU has one thread more, which starts copies. */
+static int32_t threads_for(const offload_homes *homes, const expert_help *how)
 {
+    if (how->n_threads || !homes->at[0].list->n_prefetched)
+        return how->n_threads;
+    int32_t n = pool_default_threads() - 1 - (how->n_devices > 1 ? how->n_devices : 1);
+    return n > 1 ? n : 1;
+}
+
+/* How long an expert takes here and over the bus. */
+static status measure(cuda_device *c, cuda_offload *x, const offload_homes *homes,
+                      const expert_help *how, err *e)
+{
+    double read_bytes_s = READ_SPEED * (x->prefetch ? READ_SHARE : 1) * homes->bus_bytes_s;
+    x->bus_ms = read_bytes_s > 0 ? (double)homes->at[0].expert_bytes / read_bytes_s * 1e3 : 0;
+    x->computes = how->part != 0;
+    bool warm = x->computes && offload_pool_time(x->pool, 1) >= 0;
+    x->expert_ms = warm ? time_expert(x->pool) : x->computes ? -1 : 0;
+    x->timed = offload_pool_use(x->pool);
+    return x->expert_ms >= 0
+               ? OK
+               : err_set(e, E_IO, "%s: the CPU's threads for experts did not answer in a second",
+                         c->name);
+}
+
+static status open_layers(cuda_device *c, cuda_offload *x, const offload_homes *homes,
+                          offload_layer *l, err *e)
+{
+    status st = OK;
+    for (int32_t i = 0; i < homes->n && !st; i++) {
+        const offload_home *h = &homes->at[i];
+        const int64_t bytes = (int64_t)(h->expert_bytes * (size_t)h->list->n_experts);
+        st = layer_of(h, i, &l[i], e);
+        x->part[i] = (offload_part){h->from, h->from + bytes, h->list, NULL};
+        st = st ? st : take_biases(c, h->list, &x->part[i].bias, &l[i], e);
+    }
+    return st;
+}
+
+status cuda_offload_open(cuda_device *c, const offload_homes *homes, const expert_help *how,
+                         cuda_offload *beside, cuda_offload **to, err *e)
+{
+    const int32_t n = homes->n;
     cuda_offload *x = *to = mem_calloc(1, sizeof *x);
     offload_layer *l = mem_calloc((size_t)n, sizeof *l);
-    status st = OK;
-    if (!x || !l || !(x->part = mem_calloc((size_t)n, sizeof *x->part)))
+    status st;
+    if (!x || !l || !(x->part = mem_calloc((size_t)n, sizeof *x->part))) {
         st = err_memory(e, "experts on the CPU", (size_t)n * sizeof *l);
-    else
-        x->n = n;
-    for (int32_t i = 0; i < n && !st; i++) {
-        st = layer_of(&home[i], i, &l[i], e);
-        x->part[i] = (offload_part){
-            home[i].from,
-            home[i].from + (int64_t)(home[i].expert_bytes * (size_t)home[i].list->n_experts),
-            home[i].list,
-            NULL};
-        st = st ? st : take_biases(c, home[i].list, &x->part[i].bias, &l[i], e);
+        goto out;
     }
-    st = st ? st : take_memory(c, x, l, n, e);
-    int32_t n_threads = how->n_threads;
-    if (!n_threads && home[0].list->n_prefetched) { /* a thread for each GPU starts copies */
-        n_threads = pool_default_threads() - 1 - (how->n_devices > 1 ? how->n_devices : 1);
-        n_threads = n_threads > 1 ? n_threads : 1;
-    }
-    if (!st)
-        st = beside ? offload_pool_open_beside(&x->pool, beside->pool, l, n, &x->room, e)
-                    : offload_pool_open(&x->pool, l, n, &x->room, n_threads, how->isa, e);
-    st = st ? st
-            : cuda_prefetch_open(c, home, n, buffers, buffer_bytes, bus_bytes_s, &x->prefetch, e);
-    if (!st) {
-        double read_bytes_s = READ_SPEED * (x->prefetch ? READ_SHARE : 1) * bus_bytes_s;
-        x->bus_ms = read_bytes_s > 0 ? (double)home[0].expert_bytes / read_bytes_s * 1e3 : 0;
-        x->computes = how->part != 0;
-        bool warm = x->computes && offload_pool_time(x->pool, 1) >= 0;
-        x->expert_ms = warm ? time_expert(x->pool) : x->computes ? -1 : 0;
-        if (x->expert_ms < 0)
-            st = err_set(e, E_IO, "%s: the CPU's threads for experts did not answer in a second",
-                         c->name);
-        x->timed = offload_pool_use(x->pool);
-    }
-    st = st ? st : send_state(c, x, how->part, e);
+    x->n = n;
+    if ((st = open_layers(c, x, homes, l, e)) || (st = take_memory(c, x, l, n, e)))
+        goto out;
+    st = beside ? offload_pool_open_beside(&x->pool, beside->pool, l, n, &x->room, e)
+                : offload_pool_open(&x->pool, l, n, &x->room, threads_for(homes, how), how->isa, e);
+    if (!st && !(st = cuda_prefetch_open(c, homes, &x->prefetch, e)) &&
+        !(st = measure(c, x, homes, how, e)))
+        st = send_state(c, x, how->part, e);
+out:
     mem_free(l);
     if (st) {
         cuda_offload_close(c, x);

@@ -33,11 +33,18 @@ typedef struct offload_home {
     int64_t from; /* of expert 0's copy, as tables count */
 } offload_home;
 
-/* After the slots were filled; bus_bytes_s: as measured then. beside: of another device, whose
- * threads help this one too, or NULL. */
-status cuda_offload_open(cuda_device *c, const offload_home *home, int32_t n,
-                         const expert_help *how, cuda_offload *beside, double bus_bytes_s,
-                         uint8_t *buffers, size_t buffer_bytes, cuda_offload **to, err *e);
+/* All of a device's layers. */
+typedef struct offload_homes {
+    const offload_home *at; /* [n] */
+    int32_t n;
+    uint8_t *buffers; /* device, [2][n_prefetched][buffer_bytes]: for experts that come early */
+    size_t buffer_bytes;
+    double bus_bytes_s; /* as measured when the slots were filled */
+} offload_homes;
+
+/* After the slots were filled. beside: of another device, whose threads help here too; or NULL. */
+status cuda_offload_open(cuda_device *c, const offload_homes *homes, const expert_help *how,
+                         cuda_offload *beside, cuda_offload **to, err *e);
 void cuda_offload_close(cuda_device *c, cuda_offload *x);
 /* Of a GPU that has stalled: ends what can be ended without it. x may be NULL. */
 void cuda_offload_abandon(cuda_offload *x);

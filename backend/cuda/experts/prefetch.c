@@ -284,9 +284,10 @@ static status take_memory(cuda_prefetch *x, err *e)
     return OK;
 }
 
-status cuda_prefetch_open(cuda_device *c, const offload_home *home, int32_t n, uint8_t *buffers,
-                          size_t buffer_bytes, double bus_bytes_s, cuda_prefetch **to, err *e)
+status cuda_prefetch_open(cuda_device *c, const offload_homes *homes, cuda_prefetch **to, err *e)
 {
+    const offload_home *home = homes->at;
+    const int32_t n = homes->n;
     *to = NULL;
     if (!home[0].list->n_prefetched || n <= PREFETCH_NEAR)
         return OK;
@@ -300,16 +301,16 @@ status cuda_prefetch_open(cuda_device *c, const offload_home *home, int32_t n, u
     x->n_prefetched = home[0].list->n_prefetched;
     x->judge_after = JUDGED;
     x->pause = PAUSE;
-    x->buffers = buffers;
-    x->buffer_bytes = buffer_bytes;
+    x->buffers = homes->buffers;
+    x->buffer_bytes = homes->buffer_bytes;
     x->memory_bytes = fixed_bytes();
     for (int32_t i = PREFETCH_NEAR; i < n; i++)
         x->memory_bytes += home[i].list->router ? guess_bytes(home[i].list) : 0;
     status st = take_memory(x, e);
     if (!st) {
-        double ns = bus_bytes_s > 0
-                        ? PATIENCE * x->n_prefetched * (double)buffer_bytes / bus_bytes_s * 1e9
-                        : (double)LIMIT_MOST_NS;
+        const double all_bytes = x->n_prefetched * (double)x->buffer_bytes;
+        double ns = homes->bus_bytes_s > 0 ? PATIENCE * all_bytes / homes->bus_bytes_s * 1e9
+                                           : (double)LIMIT_MOST_NS;
         prefetch_state s = {.limit_ns = ns < (double)LIMIT_MOST_NS ? (uint64_t)ns : LIMIT_MOST_NS};
         x->state = (prefetch_state *)x->memory;
         x->logits = (float *)(x->memory + aligned(sizeof *x->state));

@@ -40,9 +40,8 @@ typedef struct cuda_prefetch cuda_prefetch;
 /* Of device memory, for lists and guesses of these layers; the buffers are with the slots
  * (experts_open.c). 0: they are not wanted. */
 uint64_t cuda_prefetch_bytes(const expert_layer *l, int32_t n);
-/* buffers: device, [2][n_prefetched][buffer_bytes]. Leaves *to NULL if they are not wanted. */
-status cuda_prefetch_open(cuda_device *c, const offload_home *home, int32_t n, uint8_t *buffers,
-                          size_t buffer_bytes, double bus_bytes_s, cuda_prefetch **to, err *e);
+/* Leaves *to NULL if no expert is to come early. */
+status cuda_prefetch_open(cuda_device *c, const offload_homes *homes, cuda_prefetch **to, err *e);
 void cuda_prefetch_close(cuda_device *c, cuda_prefetch *x);
 void cuda_prefetch_abandon(cuda_prefetch *x); /* as cuda_offload_abandon */
 
