@@ -534,6 +534,121 @@ TEST(server_takes_several_requests_of_one_connection)
     close(fd);
 }
 
+static const char ask_health[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+static bool still_answers(int fd)
+{
+    AUTO(str_free) str seen = {0};
+    return send(fd, ask_health, sizeof ask_health - 1, MSG_NOSIGNAL) > 0 &&
+           http_read_until(fd, &seen, "\"status\":\"ok\"");
+}
+
+/* A pool of idle connections keeps nobody out: one of them makes room, and the others stay. */
+TEST(server_makes_room_of_an_idle_connection)
+{
+    enum { POOL = 4 };
+    AUTO(stop) served s;
+    int fd[POOL];
+    start_toy(&s, ARGS("--timeout", "86400", "--connections", "4"));
+    for (int i = 0; i < POOL; i++) {
+        fd[i] = http_dial(&s);
+        CHECK(still_answers(fd[i]));
+    }
+    int other = http_dial(&s), n_open = 0;
+    CHECK(still_answers(other));
+    for (int i = 0; i < POOL; i++) {
+        n_open += still_answers(fd[i]);
+        close(fd[i]);
+    }
+    /* A second one leaves where the first takes a second for it, as on a machine that stands still. */
+    CHECK_MSG(n_open == POOL - 1 || n_open == POOL - 2, "%d are open", n_open);
+    close(other);
+}
+
+/* Clients send a body whole before they read, and see nothing of an answer if the server closes
+ * meanwhile. One that asks with Expect is told before. */
+TEST(server_reads_a_body_that_it_refuses)
+{
+    enum { BODY = 10 << 20 };
+    AUTO(stop) served s;
+    AUTO(str_free) str seen = {0}, asks = {0};
+    AUTO_MEM char *body = mem_calloc(BODY, 1);
+    start_toy(&s, ARGS("--max-body", "4000000"));
+    CHECK(body);
+    memset(body, ' ', BODY);
+    str_printf(&asks, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n",
+               BODY);
+    int fd = http_dial(&s);
+    CHECK(send(fd, asks.at, asks.n, MSG_NOSIGNAL) == (ssize_t)asks.n);
+    for (size_t at = 0; at < BODY;) {
+        ssize_t n = send(fd, body + at, BODY - at, MSG_NOSIGNAL);
+        CHECK_MSG(n > 0, "closed after %zu bytes", at);
+        at += (size_t)n;
+    }
+    CHECK(http_read_until(fd, &seen, "HTTP/1.1 413"));
+    CHECK(http_read_until(fd, &seen, "4000000 bytes"));
+    CHECK(still_answers(fd));
+    close(fd);
+    for (int i = 0; i < 2; i++) { /* not of any length */
+        fd = http_dial(&s);
+        str_cut(&asks, 0);
+        str_cut(&seen, 0);
+        str_printf(&asks, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %s\r\n%s\r\n",
+                   i ? "900000000000" : "4000001", i ? "" : "Expect: 100-continue\r\n");
+        CHECK(send(fd, asks.at, asks.n, MSG_NOSIGNAL) == (ssize_t)asks.n);
+        CHECK(http_read_until(fd, &seen, "HTTP/1.1 413"));
+        CHECK(!strstr(seen.at, "100 Continue"));
+        close(fd);
+    }
+}
+
+/* A browser at https:// would wait for the end of a header that never comes. */
+TEST(server_tells_what_is_no_http_at_once)
+{
+    static const char *const first[] = {"\x16\x03\x01\x02", "\r\n\x80", " GET"};
+    AUTO(stop) served s;
+    start_toy(&s, ARGS("--timeout", "86400"));
+    for (int i = 0; i < 3; i++) {
+        AUTO(str_free) str seen = {0};
+        int fd = http_dial(&s);
+        CHECK(send(fd, first[i], strlen(first[i]), MSG_NOSIGNAL) > 0);
+        CHECK_MSG(http_read_until(fd, &seen, "HTTP/1.1 400"), "%d: %s", i, str_text(&seen));
+        close(fd);
+    }
+}
+
+TEST(server_reads_targets_in_absolute_form)
+{
+    static const struct {
+        const char *target, *host;
+        int status;
+    } asked[] = {{"http://localhost:8080/health", "localhost:8080", 200},
+                 {"HTTP://LocalHost/v1/models?x=1", "localhost", 200},
+                 {"http://localhost/health", "localhost:8080", 404},
+                 {"http://localhost.evil/health", "localhost", 404},
+                 {"http://evil/health", "localhost", 404},
+                 {"ftp://localhost/health", "localhost", 404},
+                 {"http://evil/health", "evil", 403}};
+    AUTO(stop) served s;
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        AUTO(response_free) response r;
+        char host[64];
+        snprintf(host, sizeof host, "Host: %s\r\n", asked[i].host);
+        http_call(&r, &s, "GET", asked[i].target, host, NULL);
+        CHECK_MSG(r.status == asked[i].status, "%s: %d", asked[i].target, r.status);
+    }
+}
+
+TEST(server_reads_bodies_behind_a_mark_of_utf_8)
+{
+    AUTO(stop) served s;
+    AUTO(response_free) response r;
+    start_toy(&s, NULL);
+    http_post(&r, &s, "/tokenize", "\xEF\xBB\xBF{\"content\":\"a\"}");
+    CHECK_EQ(r.status, 200);
+}
+
 /* ---- Memory ---- */
 
 static long peak_kib(const served *s)

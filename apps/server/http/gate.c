@@ -2,6 +2,7 @@
  *
  *     accept -> waiting, oldest first -> header complete -> enter
  *                                     -> header_ms over, or pushed out -> 408, closed
+ *                                     -> no HTTP -> 400, closed
  *
  * The gate reads headers with MSG_PEEK, because the library reads them again. Each look copies all
  * bytes so far, so a sender of single bytes could keep this thread busy. Therefore a connection
@@ -82,6 +83,15 @@ static void expire(gate *g, waiting *w)
 
 /* ---- One connection ---- */
 
+/* A request begins with the letters of a method, perhaps behind empty lines; TLS does not. */
+static bool is_no_http(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && (s[i] == '\r' || s[i] == '\n'))
+        i++;
+    return i < n && ((unsigned char)s[i] <= ' ' || (unsigned char)s[i] >= 0x7F);
+}
+
 static void look_at_header(gate *g, waiting *w, double now)
 {
     ssize_t n = recv(w->fd, g->header, g->o.header_max, MSG_PEEK | MSG_DONTWAIT);
@@ -93,7 +103,9 @@ static void look_at_header(gate *g, waiting *w, double now)
     }
     w->n_seen = (size_t)n;
     const char *end = header_end(g->header, (size_t)n);
-    if (end && memchr(g->header, 0, (size_t)(end - g->header))) { /* it would end a path early */
+    /* A NUL would end a path early. */
+    if (is_no_http(g->header, (size_t)n) ||
+        (end && memchr(g->header, 0, (size_t)(end - g->header)))) {
         gate_drop(g, w,
                   "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
         return;

@@ -38,6 +38,8 @@ enum {
     BODIES_MAX_SHARE = 8,          /* all bodies together, in units of --max-body */
     WORK_FACTOR = 12,              /* memory for parsing and tokenising, in units of the body */
     WORK_MAX_SHARE = 16,           /* all of that memory, in units of --max-body */
+    SWALLOWED_MAX = 4,             /* of a body that is refused, in units of --max-body */
+    LEAVE_MS = 1000,               /* for an idle connection that was told to leave */
     UPLOAD_MAX_MS = 5 * 60 * 1000, /* for a body: it holds a thread */
     HEADER_MAX_MS = 10 * 1000,     /* for the first header of a connection */
     PRESSED_MS = 5 * 1000,         /* instead of --timeout, while a new connection finds no room */
@@ -50,6 +52,8 @@ typedef struct visitor {
     struct visitor *previous, *next;
     int fd;
     bool awaited;    /* the client has to send: a header, or the rest of a body */
+    bool idle;       /* it has its answers, and no further request has begun */
+    double left_ms;  /* it was told to leave then, to make room; 0: it was not */
     double since_ms; /* the client has to send since then; or to read what was sent */
     double heard_ms; /* the last bytes of a body */
     uint64_t n_body; /* bytes of it so far */
@@ -327,8 +331,13 @@ static bool check_request_head(request_state *q, problem *p, char allow[METHODS_
     }
     if (!may_ask(x, q->route, p))
         return false;
-    if (length && strtoull(length, NULL, 10) > (unsigned long long)x->s->o->max_body)
-        return body_too_large(x, p);
+    if (length && strtoull(length, NULL, 10) > (unsigned long long)x->s->o->max_body) {
+        /* Most clients send all of a body before they read. One that asks first is told now. */
+        q->too_long = true;
+        if (find_header(x, "Expect") || strtoull(length, NULL, 10) / SWALLOWED_MAX >
+                                            (unsigned long long)x->s->o->max_body)
+            return body_too_large(x, p);
+    }
     return !q->route->needs_model || check_state(x, p);
 }
 
@@ -374,12 +383,27 @@ static enum MHD_Result run_handler(request_state *q)
         take_work(q, &p);
     if (p.status)
         return refuse_exchange(x, &p, NULL);
-    x->body = str_text(&q->body);
-    x->n_body = q->body.n;
+    /* Some programs write a mark of UTF-8 before a text. */
+    const size_t mark = q->body.n >= 3 && !memcmp(q->body.at, "\xEF\xBB\xBF", 3) ? 3 : 0;
+    x->body = str_text(&q->body) + mark;
+    x->n_body = q->body.n - mark;
     atomic_fetch_add(&x->s->n_active, 1);
     q->counted = true;
     q->route->handle(x);
     return send_reply(x, NULL);
+}
+
+/* The path of a target in absolute form (RFC 9112, 3.2.2), "http://localhost:8080/health", as clients
+ * with a proxy send it. One of another host than the header Host stays as it is: no path. */
+static const char *path_of_target(struct MHD_Connection *c, const char *target)
+{
+    const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    const char *at = strstr(target, "://");
+    const size_t n = host ? strlen(host) : 0;
+    if (!n || !at || (strncasecmp(target, "http://", 7) && strncasecmp(target, "https://", 8)) ||
+        strncasecmp(at + 3, host, n) || (at[3 + n] && at[3 + n] != '/'))
+        return target;
+    return at[3 + n] ? at + 3 + n : "/";
 }
 
 static request_state *open_request(server *s, struct MHD_Connection *c, const char *path,
@@ -390,7 +414,7 @@ static request_state *open_request(server *s, struct MHD_Connection *c, const ch
         MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (!q)
         return NULL;
-    q->path = mem_strdup(path);
+    q->path = mem_strdup(path_of_target(c, path));
     q->method = mem_strdup(method);
     q->x = (exchange){.s = s,
                       .connection = c,
@@ -425,14 +449,15 @@ static uint64_t bytes_read(int fd, bool *waiting)
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &t, &n) ? 0 : t.tcpi_bytes_acked;
 }
 
-/* From now on the client has to send, or it has sent all. */
-static void await_client(http *h, visitor *v, bool awaited)
+/* From now on the client has to send, or it has sent all. idle: nothing is due from it. */
+static void await_client(http *h, visitor *v, bool awaited, bool idle)
 {
     bool waiting;
     if (!v)
         return;
     pthread_mutex_lock(&h->lock);
     v->awaited = awaited;
+    v->idle = idle;
     v->since_ms = v->heard_ms = clock_ms();
     v->n_body = 0;
     v->n_read = bytes_read(v->fd, &waiting);
@@ -462,8 +487,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         if (!(q = open_request(h->s, c, path, method)))
             return MHD_NO;
         *state = q;
-        await_client(h, q->visitor, true);
-        if (!strcmp(method, "OPTIONS") && route_methods(path, methods) && check_framing(&q->x, &p))
+        await_client(h, q->visitor, true, false);
+        if (!strcmp(method, "OPTIONS") && route_methods(q->path, methods) && check_framing(&q->x, &p))
             return preflight(&q->x, methods);
         methods[0] = '\0';
         return check_request_head(q, &p, methods) ? MHD_YES : refuse_exchange(&q->x, &p, methods);
@@ -471,12 +496,12 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (*n_upload) {
         take_body(q, upload, *n_upload);
         hear_client(h, q->visitor, *n_upload);
-        bool endless = q->n_swallowed > 4 * (size_t)h->s->o->max_body ||
+        bool endless = q->n_swallowed > SWALLOWED_MAX * (size_t)h->s->o->max_body ||
                        clock_ms() - q->x.start_ms > UPLOAD_MAX_MS;
         *n_upload = 0;
         return endless ? MHD_NO : MHD_YES;
     }
-    await_client(h, q->visitor, false);
+    await_client(h, q->visitor, false, false);
     return q->x.status ? MHD_YES : run_handler(q);
 }
 
@@ -503,7 +528,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
         histogram_add(&h->s->m.request, (clock_ms() - x->start_ms) * 1e-3);
         log_exchange(x);
     }
-    await_client(h, q->visitor, true);
+    await_client(h, q->visitor, true, true);
     if (q->counted)
         atomic_fetch_sub(&h->s->n_active, 1);
     atomic_fetch_sub(&h->s->body_bytes, (long long)q->body.n);
@@ -600,6 +625,30 @@ static void close_late(void *user)
     pthread_mutex_unlock(&h->lock);
 }
 
+/* Tells the connection that has been idle for longest to leave, unless one is about to. False: none
+ * is idle. Keep-alive is the server's to end; the client opens another connection. */
+static bool make_room(http *h)
+{
+    const double now = clock_ms();
+    visitor *oldest = NULL;
+    for (visitor *v = h->first; v; v = v->next) {
+        int n = 0;
+        if (!v->idle || v->fd < 0)
+            continue;
+        if (v->left_ms > 0 && now - v->left_ms < LEAVE_MS)
+            return true;
+        /* bytes that have arrived are a request that is about to begin */
+        if (!(v->left_ms > 0) && !ioctl(v->fd, SIOCINQ, &n) && !n &&
+            (!oldest || v->since_ms < oldest->since_ms))
+            oldest = v;
+    }
+    if (!oldest)
+        return false;
+    oldest->left_ms = now;
+    shutdown(oldest->fd, SHUT_RDWR); /* the connection's thread closes it */
+    return true;
+}
+
 /* The kernel closes a connection whose client acknowledges nothing for --timeout. */
 static bool take_connection(void *user, int fd, const struct sockaddr *address, socklen_t n)
 {
@@ -608,7 +657,7 @@ static bool take_connection(void *user, int fd, const struct sockaddr *address, 
     pthread_mutex_lock(&h->lock);
     bool room = h->n_visitors < h->s->o->connections;
     h->n_visitors += room; /* now, because the library starts connections later */
-    h->pressed |= !room;
+    h->pressed |= !room && !make_room(h);
     pthread_mutex_unlock(&h->lock);
     if (!room)
         return false;
