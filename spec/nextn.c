@@ -472,7 +472,7 @@ static status bring_rows(nextn_drafter *x, const draft_kept *kept, int32_t n, er
     mat to = rows_from(x->hidden, tap_at(&x->d.sizes) + first, from.rows);
     begin_moves(x, NULL, &p);
     pass_carry(&p, p.target, to.at, from.at,
-               (size_t)from.rows * (size_t)x->width * sizeof(float), false);
+               (size_t)from.rows * (size_t)x->width * sizeof(float), SEND_BEHIND_BOTH);
     return end_moves(x, &p, e);
 }
 
