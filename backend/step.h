@@ -227,8 +227,9 @@ typedef struct kv_view {
     const struct weight *k_weight; /* single: the norm weight of keys, [head_dim] */
     const struct rope *k_rope;     /* single: the rotation of keys; its table is there */
     const struct weight *sinks;    /* [query heads]; NULL: none. See op_attend */
-    /* Of a rank's part of a layer (tensor split): query and KV heads of the layer. A device cuts a
-     * row's keys by these, so that bits are those of any number of ranks. 0: all heads are here. */
+    /* Of a rank's part of a layer (tensor split): query and KV heads of the layer. A device chooses
+     * by these how it cuts a row's keys, so that bits are those of any number of ranks. 0: no tensor
+     * split. */
     int32_t head_all, head_kv_all;
 } kv_view;
 

@@ -175,6 +175,20 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
     cuda_done(p, "kv_store");
 }
 
+/* The KV heads, and of n_head that are here the query heads, by which a row's keys are cut. Of a
+ * tensor split these are the heads of the smallest part: then the blocks of a rank fill its GPU as
+ * those of all heads fill one, and the bits are those of any number of ranks. */
+static int32_t kv_heads_cut(const kv_view *kv)
+{
+    const int32_t n = kv->head_kv_all / RANKS_MAX;
+    return !kv->head_kv_all ? kv->n_head_kv : n ? n : 1;
+}
+static int32_t query_heads_cut(const kv_view *kv, int32_t n_head)
+{
+    const int32_t n = kv->head_all / RANKS_MAX;
+    return !kv->head_all ? n_head : n ? n : 1;
+}
+
 /* Keys per chunk: a function of the view alone, and not of the number of its pages. Chunks are
  * short, so that any number of blocks can share them evenly, also in a long store with a short
  * context; and so long that at most CHUNKS_MAX and a sixteenth more fill a store: a context is
@@ -184,14 +198,14 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
     int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK, most = CHUNKS_MAX;
-    if (kv->window && split && kv_heads_all(kv) >= WINDOW_HEADS)
+    if (kv->window && split && kv_heads_cut(kv) >= WINDOW_HEADS)
         n *= 2;
     int64_t keys = kv->window ? (int64_t)kv->window + STEP_TREE_ROWS_MAX : kv->n_keys;
     if (keys_first)
         n = kv->window && kv->head_dim == 256 ? CHUNK_WINDOW : CHUNK_SMALL;
     while (n * (most + most / 16) < keys) {
         n *= 2;
-        if (keys_first && kv_heads_all(kv) <= 2 && n > CHUNK)
+        if (keys_first && kv_heads_cut(kv) <= 2 && n > CHUNK)
             most = 2 * CHUNKS_MAX;
     }
     return (int32_t)n;
@@ -329,7 +343,7 @@ static int32_t shallow_keys(const cuda_device *c, const kv_view *kv)
 static chunk_parts parts_of(const cuda_device *c, const kv_view *kv, const dev_kv *d,
                             int32_t n_head, bool split)
 {
-    const int32_t n = kv_heads_all(kv);
+    const int32_t n = kv_heads_cut(kv);
     if (split && by_wgmma(c, kv))
         return (chunk_parts){.chunk = CHUNK,
                              .most = row_parts(n),
@@ -337,7 +351,7 @@ static chunk_parts parts_of(const cuda_device *c, const kv_view *kv, const dev_k
                              .shallow = shallow_keys(c, kv)};
     chunk_parts parts = {.chunk = chunk_of(kv, split, split && keys_first(c, d))};
     if (split && by_warps(c, d)) {
-        parts.most = row_parts(eights_of(query_heads_all(kv, n_head), n));
+        parts.most = row_parts(eights_of(query_heads_cut(kv, n_head), n));
         parts.turn = SPLIT512_TURN;
     }
     return parts;
