@@ -221,31 +221,32 @@ void cuda_loading_free(cuda_device *c)
 }
 
 /* Makes room for the raw bytes of the largest weight so far, and starts the threads. */
-static bool room_for_raw(cuda_device *c, size_t n_bytes)
+static status room_for_raw(cuda_device *c, const weight *w, size_t n_bytes, err *e)
 {
     void *p = NULL;
     int32_t n = pool_default_threads();
-    err e = {0};
-    if (!c->loaders) /* without threads the caller copies alone: pool_run of NULL */
-        (void)pool_open(&c->loaders, n < LOADERS ? n : LOADERS, &e);
-    for (int i = 0; i < 2; i++)
+    status st = c->loaders ? OK : pool_open(&c->loaders, n < LOADERS ? n : LOADERS, e);
+    for (int i = 0; i < 2 && !st; i++)
         if (!c->pinned[i]) {
             if (cudaMallocHost(&p, PINNED_BYTES) != cudaSuccess)
-                return false;
+                goto no_memory;
             c->pinned[i] = p;
         }
-    if (n_bytes <= c->raw_bytes)
-        return true;
+    if (st || n_bytes <= c->raw_bytes)
+        return st;
     cudaStreamSynchronize(c->stream);
     if (c->raw)
         cudaFree(c->raw);
     c->raw = NULL;
     c->raw_bytes = 0;
     if (cudaMalloc(&p, n_bytes) != cudaSuccess)
-        return false;
+        goto no_memory;
     c->raw = p;
     c->raw_bytes = n_bytes;
-    return true;
+    return OK;
+no_memory:
+    cudaGetLastError();
+    return err_memory(e, w->name, n_bytes);
 }
 
 void cuda_weight_free(device *d, weight *w)
@@ -273,10 +274,9 @@ static status load_to_host(cuda_device *c, weight *w, int32_t kind, err *e)
     n_at_a_time = n_at_a_time < w->n_mat ? n_at_a_time : w->n_mat;
     for (int32_t i = 0; as_is && i < w->n_mat; i++)
         copy_tight(w, (char *)h->host + (size_t)i * h->expert_bytes, (size_t)i * each, each);
-    if (!as_is && !room_for_raw(c, pair * (size_t)n_at_a_time)) {
-        cudaGetLastError();
-        return err_memory(e, w->name, pair * (size_t)n_at_a_time);
-    }
+    status st = as_is ? OK : room_for_raw(c, w, pair * (size_t)n_at_a_time, e);
+    if (st)
+        return st;
     uint8_t *made = as_is ? NULL : (uint8_t *)c->raw + aligned(each) * (size_t)n_at_a_time;
     for (int32_t i = 0, n; !as_is && i < w->n_mat; i += n) {
         n = w->n_mat - i < n_at_a_time ? w->n_mat - i : n_at_a_time;
@@ -323,7 +323,10 @@ status cuda_weight_load(device *d, weight *w, err *e)
         return load_to_host(c, w, kind, e);
     packed v = lay_out(w, kind, NULL, &n_bytes);
     bool as_is = kind <= PACK_BF16;
-    if (!room_for_raw(c, as_is ? 0 : w->n_bytes) || !(w->packed = d->alloc(d, n_bytes))) {
+    status st = room_for_raw(c, w, as_is ? 0 : w->n_bytes, e);
+    if (st)
+        return st;
+    if (!(w->packed = d->alloc(d, n_bytes))) {
         cudaGetLastError();
         return err_memory(e, w->name, n_bytes);
     }
@@ -334,7 +337,6 @@ status cuda_weight_load(device *d, weight *w, err *e)
         cu_pack(c->stream, v, (int)w->type, c->raw, tight_row(w), w->factor);
         cuda_ok(c, NULL, cudaGetLastError(), "packing weights");
     }
-    status st = OK;
     if (kind >= PACK_F16)
         st = cuda_long_learn(c, w, e);
     if (!st && c->broken)
