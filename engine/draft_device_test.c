@@ -246,6 +246,10 @@ static void check_memory(files f, const split_place *at, const char *what)
             on[k] += c.target_bytes[k];
     }
     CHECK(on[PASS_MAIN] && on[last]);
+    /* CPUs read each other's memory, so no draft shows where embeddings and head are computed. */
+    for (int32_t k = 0; k < last; k++)
+        CHECK_MSG(on[k] || !(k == m->core.embd->side || k < m->core.n_ranks),
+                  "%s: device %d has embeddings or a part of the head, and computes nothing", what, k);
     for (int32_t k = 0; k < n; k++) {
         const carat_device_plan *p = &plan.device[k];
         const uint64_t session = p->kv_swa_bytes + p->kv_global_bytes + p->recurrent_bytes +
