@@ -131,7 +131,8 @@ static status list_stretches(const carat_scorer *s, stretches *x, const stretch 
     return st;
 }
 
-/* The ids of all stretches, shortened ones from their new texts; *n_out 0: they are no fewer. */
+/* The ids of all stretches, shortened ones from their new texts; ids as they were where these are
+ * more. */
 static status join_stretches(const stretches *x, int32_t *out, int64_t *n_out, err *e)
 {
     const int64_t n = x->n_ids;

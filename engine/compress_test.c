@@ -605,6 +605,53 @@ TEST(compress_of_plain_texts)
     carat_compressed_free(&x);
 }
 
+/* The ids of a text; framed: as a message of a user. */
+static int64_t put_ids(const carat_model *m, const char *text, size_t n, bool framed, int32_t *ids,
+                       int64_t cap)
+{
+    AUTO(str_free) str own = {0};
+    err e = {0};
+    str_puts(&own, framed ? "user\n" : "");
+    str_put(&own, text, n);
+    const char *part[] = {"<|turn>", own.at, "<turn|>\n<|turn>model\n"};
+    int64_t at = 0;
+    for (int i = !framed; i < 2 + framed; i++) {
+        int64_t some = carat_tokenize(m, part[i], i == 1 ? own.n : strlen(part[i]),
+                                      i == 1 ? 0 : CARAT_TOK_SPECIAL, ids + at, cap - at, &e);
+        CHECK_MSG(some > 0 && some <= cap - at, "%s", e.text);
+        at += some;
+    }
+    return at;
+}
+
+/* Ids of one text, and of one message with its question, become those of what the text becomes. */
+TEST(compress_of_ids_of_one_text)
+{
+    enum { CAP = 8192 };
+    uint64_t rng = test_seed();
+    const carat_compress_options o = {.ratio = 0.2};
+    AUTO(carat_compressed_free) carat_compressed x;
+    AUTO(rig_close) rig r;
+    AUTO(str_free) str a = {0};
+    err e = {0};
+    static int32_t ids[CAP], out[CAP], want[CAP];
+    rig_open(&r);
+    put_words(&a, 400, &rng);
+    CHECK_OK(carat_compress_text(r.c, r.m, &r.s, a.at, a.n, &o, &x, &e), e);
+    CHECK(x.n == 1);
+    for (int framed = 0; framed < 2; framed++) {
+        int64_t n = put_ids(r.m, a.at, a.n, framed, ids, CAP), n_out = 0;
+        int64_t n_want = put_ids(r.m, x.text, x.n_text, framed, want, CAP);
+        CHECK_OK(carat_compress_ids(r.c, r.m, &r.s, ids, n, &o, out, &n_out, &e), e);
+        CHECK_EQ(n_out, n_want);
+        CHECK(n_out < n * 2 / 3 && !memcmp(out, want, (size_t)n_want * sizeof *out));
+    }
+    ids[3] = -1;
+    CHECK_STATUS(carat_compress_ids(r.c, r.m, &r.s, ids, 9, &o, out, &(int64_t){0}, &e),
+                 CARAT_E_ARG);
+    CHECK_STR(e.text, "token 3 of the prompt is -1, which is no id of the model");
+}
+
 typedef struct attempt {
     rig *r;
     const str *messages;

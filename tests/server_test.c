@@ -135,6 +135,13 @@ TEST(server_counts_tokens_and_reuse)
     const char *usage = strstr(str_text(&r.body), begun);
     CHECK_MSG(usage && strstr(usage, "{\"input_tokens\":1,") && strstr(usage, ended), "%s",
               str_text(&r.body));
+    CHECK_NEAR(http_metric(&s, "carat_generations_total"), 3, 0);
+    CHECK_NEAR(http_metric(&s, "carat_prompt_tokens_total"), 3 * n, 0);
+    CHECK_NEAR(http_metric(&s, "carat_prefix_hit_tokens_total"), 2 * (n - 1), 0);
+    CHECK_NEAR(http_metric(&s, "carat_generated_tokens_total"), 15, 0);
+    CHECK_NEAR(http_metric(&s, "carat_kv_tokens"), n + 4, 0);
+    CHECK_NEAR(http_metric(&s, "carat_pass_rows_total"), (n + 1 + 1) + 3 * 4, 0);
+    CHECK_NEAR(http_metric(&s, "carat_passes_total"), 15, 0);
 }
 
 TEST(server_refuses_with_the_apis_own_words)
