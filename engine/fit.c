@@ -263,8 +263,8 @@ static bool shortens(const carat_model *m, const fit_ask *a)
            floor_of(a, FIT_CTX_EXPERTS) >= FIT_CHUNK;
 }
 
-/* Beside the experts that the GPUs hold: chunks that are shorter than wished, and then contexts,
- * each half of the one before. */
+/* Beside the experts that the GPUs hold: chunks that are shorter than wished, FIT_STEP rows at least,
+ * and then contexts, each half of the one before. */
 static status try_shorter(carat_model *m, const fit_ask *a, int32_t least, int32_t wish, bool *fits,
                           err *e)
 {
@@ -276,6 +276,8 @@ static status try_shorter(carat_model *m, const fit_ask *a, int32_t least, int32
         st = try_lengths(m, a, n, shorten ? FIT_CHUNK : 0, fits, e);
         if (!st && *fits && n == most && shorten)
             st = longest_chunk(m, a, n, wish, fits, e);
+        if (!st && !*fits && shorten)
+            st = try_lengths(m, a, n, FIT_STEP, fits, e);
         if (n <= least)
             break;
     }

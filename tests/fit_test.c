@@ -532,7 +532,7 @@ TEST(fit_gives_each_rank_slots_for_its_part)
         check_slots(path, "tensor", equal, 2, 0);
         check_slots(path, "tensor", unequal, 3, 0);
         check_slots(path, "tensor", four, 4, 0);
-        CHECK(!open_ranks(path, 2600, 8192, NULL, &e));
+        CHECK(!open_ranks(path, 1500, 8192, NULL, &e));
         CHECK_MSG(e.status == CARAT_E_MEMORY && strstr(e.text, "MiB"), "%s", e.text);
         for (int64_t mib = 3500; mib <= 15500; mib += 4000) {
             carat_model *m = open_ranks(path, mib, 8192, NULL, &e);
