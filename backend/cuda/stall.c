@@ -114,7 +114,7 @@ static bool poll(cuda_device *c, cudaEvent_t event, const char *doing)
 
 bool cuda_await_event(cuda_device *c, pass *p, cudaEvent_t event, const char *doing)
 {
-    if (!c->peer)
+    if (!c->peer && !c->stalled) /* the last one of a ring that was given up has no peer either */
         return cuda_ok(c, p, cudaEventSynchronize(event), doing);
     bool fine = !c->stalled && poll(c, event, doing);
     if (!fine && p && !pass_failed(p))
@@ -124,7 +124,7 @@ bool cuda_await_event(cuda_device *c, pass *p, cudaEvent_t event, const char *do
 
 bool cuda_await(cuda_device *c, pass *p, const char *doing)
 {
-    if (!c->peer)
+    if (!c->peer && !c->stalled)
         return cuda_ok(c, p, cudaStreamSynchronize(c->stream), doing);
     if (!c->stalled && !cuda_ok(c, p, cudaEventRecord(c->ended, c->stream), doing))
         return false;
