@@ -270,11 +270,25 @@ static bool is_outdated(const curve *c, const timed_part *a)
     return n >= PACE_KEPT - 1;
 }
 
+/* A later part, as wide or wider, took far less: b was held up. */
+static bool was_held_up(const curve *c, const timed_part *b)
+{
+    for (int32_t i = 0; i < c->n; i++) {
+        const timed_part *a = &c->at[i];
+        if (a->at > b->at && a->rows >= b->rows && is_too_long(b, a))
+            return true;
+    }
+    return false;
+}
+
 /* What each width takes: a part takes no longer than any wider one, and a row of it no longer than
  * in any narrower one. Something may hold up a pass, so of all times the shortest count. */
 static void smooth(curve *c)
 {
-    curve all = *c;
+    curve all = {.n = 0};
+    for (int32_t i = 0; i < c->n; i++)
+        if (!was_held_up(c, &c->at[i]))
+            all.at[all.n++] = c->at[i];
     c->n = 0;
     for (int32_t i = 0; i < all.n; i++)
         if (!is_outdated(&all, &all.at[i]) && (!c->n || !is_too_long(&all.at[i], &c->at[c->n - 1])))

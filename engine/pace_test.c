@@ -200,6 +200,27 @@ TEST(pace_tells_an_accident_from_a_slow_device)
     CHECK_MSG(gap_of(&slower, n, 500) < 13.5, "%d rows", n);
 }
 
+/* Three or four passes in a row were held up: nearly all that its width has room for. The first wide
+ * part that is tried for it says that the device is as fast as before. */
+TEST(pace_forgets_accidents_in_a_row)
+{
+    const made_up usual = {.answers = 5, .fixed = 2, .row = 0.03};
+    for (int i = 0; i < 6; i++) {
+        made_up d = usual, held_up = {.answers = 5, .fixed = 20 * (2 + 5), .row = 20 * 0.03};
+        const int n_held = 2 + i / 2;
+        uint64_t rng = test_seed();
+        pace p = {0};
+        int n_late = 0;
+        d.mixed = held_up.mixed = i % 2;
+        settle(&p, &d, 60, 500, &rng);
+        settle(&p, &held_up, n_held, 500, &rng);
+        for (int k = 0; k < 140; k++)
+            n_late += gap_of(&d, one_part(&p, &d, 500, &rng), 500) > GAP_MS + 1;
+        CHECK_MSG(n_late <= 2, "%s, %d held up: %d of 140 late", i % 2 ? "mixed" : "apart", n_held,
+                  n_late);
+    }
+}
+
 /* A part that is much wider than any before might take any time. */
 TEST(pace_widens_by_steps)
 {
