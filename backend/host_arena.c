@@ -118,14 +118,27 @@ void host_arena_give(host_arena *a, void *at, size_t n_bytes)
 
 /* ---- Sections ------------------------------------------------------------------------------ */
 
+static bool is_used(const host_region *r, int32_t section)
+{
+    enum { PER_SECTION = HOST_SECTION / HOST_UNIT };
+    return memchr(r->taken + (size_t)section * PER_SECTION, 1, PER_SECTION);
+}
+
 char *host_arena_next(host_arena *a)
 {
     for (int32_t i = 0; i < a->n; i++)
-        for (int32_t k = 0; k < a->region[i].n_sections; k++)
-            if (a->region[i].state[k] == HOST_WAITS) {
-                a->region[i].state[k] = HOST_WORKING;
-                return a->region[i].at + (size_t)k * HOST_SECTION;
+        for (int32_t k = 0; k < a->region[i].n_sections; k++) {
+            host_region *r = &a->region[i];
+            if (r->state[k] != HOST_WAITS)
+                continue;
+            if (a->failed && !is_used(r, k)) {
+                r->state[k] = HOST_UNUSED;
+                a->asked_bytes -= HOST_SECTION;
+                continue;
             }
+            r->state[k] = HOST_WORKING;
+            return r->at + (size_t)k * HOST_SECTION;
+        }
     return NULL;
 }
 
@@ -133,6 +146,7 @@ void host_arena_done(host_arena *a, const char *section, bool locked)
 {
     host_region *r = region_of(a, section);
     r->state[(size_t)(section - r->at) / HOST_SECTION] = locked ? HOST_LOCKED : HOST_PLAIN;
+    a->failed |= !locked;
 }
 
 bool host_arena_ready(const host_arena *a, const void *at, size_t n_bytes)

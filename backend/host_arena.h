@@ -8,7 +8,8 @@
  * kernel or mapping of memory may wait. So the device locks small sections, each one once, and
  * never unlocks them: a new block takes the place of one that was given back, also of another size.
  * A block lies as low as it fits, so locked sections are used first. While less than a quarter of
- * the memory in use is free, one section more is locked ahead, AHEAD_MOST at most.
+ * the memory in use is free, one section more is locked ahead, AHEAD_MOST at most. Once a section
+ * could not be locked, those that no block uses are left alone: they would take memory for nothing.
  *
  * The arena is plain data and locks nothing. The locking thread asks it for the next section
  * (host_arena_next) and reports the result (host_arena_done). The caller's lock protects an arena.
@@ -47,6 +48,7 @@ typedef struct host_arena {
     host_region *region;
     int32_t n;
     size_t used_bytes, asked_bytes; /* of blocks; of sections that are locked or to be */
+    bool failed;                    /* a section could not be locked */
 } host_arena;
 
 /* n_bytes or more, at a multiple of HOST_UNIT. NULL: there is no memory. */

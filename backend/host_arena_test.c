@@ -19,12 +19,13 @@ static void count_unlocked(char *section)
     n_unlocked += (uintptr_t)section % HOST_SECTION == 0;
 }
 
-/* Locks every waiting section; every fifth one fails. Returns how many sections the arena named. */
-static int32_t lock_all(host_arena *a, int32_t *n_so_far, int32_t *n_locked)
+/* Locks every waiting section; if some fail, every fifth one. Returns how many sections the arena
+ * named. */
+static int32_t lock_all(host_arena *a, bool some_fail, int32_t *n_so_far, int32_t *n_locked)
 {
     int32_t n = 0;
     for (char *s; (s = host_arena_next(a)); n++) {
-        bool ok = ++*n_so_far % 5 != 0;
+        bool ok = ++*n_so_far % 5 != 0 || !some_fail;
         CHECK_EQ((uintptr_t)s % HOST_SECTION, 0);
         CHECK(!host_arena_ready(a, s + HOST_SECTION - 1, 1)); /* not while it is being locked */
         host_arena_done(a, s, ok);
@@ -66,12 +67,12 @@ TEST(host_blocks_never_overlap_and_are_locked_before_they_are_ready)
             for (int32_t k = 0; k < BLOCKS; k++)
                 CHECK(k == i || apart(&b[i], &b[k]));
             if (step % 7 == 0)
-                lock_all(&a, &n_sections, &n_locked);
+                lock_all(&a, true, &n_sections, &n_locked);
         }
         CHECK_EQ(a.used_bytes, used);
         most = used > most ? used : most;
     }
-    lock_all(&a, &n_sections, &n_locked);
+    lock_all(&a, true, &n_sections, &n_locked);
     for (int32_t i = 0; i < BLOCKS; i++) {
         CHECK(!b[i].at || host_arena_ready(&a, b[i].at, b[i].n_bytes));
         CHECK(!b[i].at || b[i].at[0] == (char)i);
@@ -96,7 +97,7 @@ static int32_t sections_waited_for(bool ahead, int32_t n_first)
     uint64_t seed = test_seed();
     if (ahead)
         host_arena_give(&a, host_arena_take(&a, all), all);
-    lock_all(&a, &n_sections, &n_locked);
+    lock_all(&a, false, &n_sections, &n_locked);
     for (int32_t step = 0; step < 2000; step++) {
         size_t n = (step % 2 ? 157 : 105) * MB - rng_below(&seed, 5 * MB);
         while (used + n > budget || next - oldest == BLOCKS) {
@@ -108,7 +109,7 @@ static int32_t sections_waited_for(bool ahead, int32_t n_first)
         b[next++ % BLOCKS] = (block){at, n};
         used += n;
         const bool waits = !host_arena_ready(&a, at, n);
-        const int32_t locked = lock_all(&a, &n_sections, &n_locked);
+        const int32_t locked = lock_all(&a, false, &n_sections, &n_locked);
         later += waits && step >= n_first ? locked : 0;
     }
     CHECK(a.asked_bytes <= budget + budget / 4);
@@ -127,6 +128,30 @@ TEST(host_blocks_that_were_given_back_are_locked_for_others)
 {
     int32_t n = sections_waited_for(true, 0);
     CHECK_MSG(n <= 8, "%d sections", n);
+}
+
+/* Where no memory can be locked, none is touched for it ahead of need. */
+TEST(host_blocks_that_nobody_has_are_left_alone_once_locking_failed)
+{
+    host_arena a = {0};
+    for (int32_t i = 0; i < 2; i++) {
+        host_arena_give(&a, host_arena_take(&a, 4096 * MB), 4096 * MB);
+        for (int32_t k = 0; k < 10 && !i; k++)
+            host_arena_done(&a, host_arena_next(&a), k < 9);
+        CHECK(!host_arena_next(&a));
+        CHECK_EQ(a.asked_bytes, 10 * HOST_SECTION);
+    }
+    const char *at = host_arena_take(&a, 20 * HOST_SECTION);
+    CHECK(!host_arena_ready(&a, at, 20 * HOST_SECTION));
+    for (int32_t k = 10; k < 20; k++) {
+        const char *section = host_arena_next(&a);
+        CHECK(section == at + (size_t)k * HOST_SECTION);
+        host_arena_done(&a, section, true);
+    }
+    CHECK(!host_arena_next(&a) && host_arena_ready(&a, at, 20 * HOST_SECTION));
+    n_unlocked = 0;
+    host_arena_close(&a, count_unlocked);
+    CHECK_EQ(n_unlocked, 19);
 }
 
 TEST(host_blocks_end_with_the_memory)

@@ -86,13 +86,21 @@ void checkpoints_close(checkpoint_store *s)
     mem_free(s);
 }
 
+/* A budget that was asked for may be more than there is, and the system ends a program that takes
+ * all memory. So half of what is available is left. */
+uint64_t checkpoints_ahead_bytes(uint64_t budget_bytes, uint64_t available_bytes)
+{
+    /* Blocks of different sizes leave holes: a sixteenth more. */
+    uint64_t n = budget_bytes + budget_bytes / 16;
+    n = n < LOCK_AHEAD_MOST ? n : LOCK_AHEAD_MOST;
+    return available_bytes && n > available_bytes / 2 ? available_bytes / 2 : n;
+}
+
 void checkpoints_lock_ahead(checkpoint_store *s)
 {
-    if (!s)
-        return;
-    /* Blocks of different sizes leave holes: a sixteenth more. */
-    uint64_t n = s->budget_bytes + s->budget_bytes / 16;
-    kv_snapshot_lock_ahead(s->layout, n < LOCK_AHEAD_MOST ? (size_t)n : (size_t)LOCK_AHEAD_MOST);
+    if (s)
+        kv_snapshot_lock_ahead(s->layout, (size_t)checkpoints_ahead_bytes(s->budget_bytes,
+                                                                          mem_available_bytes()));
 }
 
 void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layout *l)

@@ -47,6 +47,8 @@ void checkpoints_close(checkpoint_store *s); /* NULL is fine */
  * the first checkpoints are taken, and a pass waits for that: ten times as long as for the copy.
  * For stores that live long. NULL is fine. */
 void checkpoints_lock_ahead(checkpoint_store *s);
+/* How much it locks, of a budget, where so many bytes are available; 0: that is not known. */
+uint64_t checkpoints_ahead_bytes(uint64_t budget_bytes, uint64_t available_bytes);
 /* From now on files hold the keys of that drafter's caches too, of layout l, which outlives the
  * last search. A failure leaves files without them. */
 void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layout *l);

@@ -651,6 +651,22 @@ TEST(server_reads_bodies_behind_a_mark_of_utf_8)
 
 /* ---- Memory ---- */
 
+TEST(server_says_what_checkpoints_may_take)
+{
+    static const char *const mb[] = {"0", "33"}; /* the log goes on */
+    for (int i = 0; i < 2; i++) {
+        AUTO_MEM char *log = NULL;
+        size_t n;
+        err e = {0};
+        served s;
+        start_toy(&s, ARGS("--checkpoint-mb", mb[i]));
+        stop(&s);
+        CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+        CHECK_EQ(strstr(log, "plan: checkpoints: at most 33.0 MiB of host memory\n") != NULL, i);
+        CHECK(!strstr(log, "the GPU locks"));
+    }
+}
+
 static long peak_kib(const served *s)
 {
     char path[64], line[256];

@@ -99,6 +99,11 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
                  p.device[0].device);
     if (device_plan_checkpoints(&p, states, sizeof states))
         log_line(s, "plan: %s", states);
+    else if (p.checkpoint_bytes)
+        log_line(s, "plan: checkpoints: at most %.1f MiB of host memory",
+                 (double)p.checkpoint_bytes * 0x1p-20);
+    if (p.checkpoint_bytes && info.on_gpu)
+        log_line(s, "plan: the GPU locks that memory from the start (4352.0 MiB at most)");
     return OK;
 }
 
