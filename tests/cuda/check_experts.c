@@ -393,7 +393,7 @@ static void check_budgets(rig *g, const char *gpus, const char *split)
                                        .gpus = gpus,
                                        .split = split,
                                        .gpu_mb = mb,
-                                       .experts_prefetch = split ? "off" : NULL,
+                                       .experts_prefetch = gpus ? "off" : NULL,
                                        .session = &so};
         status st = carat_model_open(path, &o, &m, &e);
         status late = st ? OK : carat_session_open(m, &so, &s, &e);

@@ -125,6 +125,7 @@ static void follow_store(pass *p, const kv_view *kv, mat k, mat v)
     now->usual->kv_store(p, kv, k, v);
     if (p->dry || pass_failed(p))
         return;
+    now->n_stored += k.rows;
     follow_stream(p, kv, k, 0);
     if (!kv->single)
         follow_stream(p, kv, v, 1);
@@ -137,6 +138,7 @@ void follow_begin(follower *f, rig *g, const codes *first)
     f->codes.hair = 2 * CODE_HAIR; /* sums of f16 products may round to either side too */
     f->ops = *f->usual;
     f->ops.kv_store = follow_store;
+    f->ops.qkv = NULL; /* it stores keys without that op */
     g->gpu->op = &f->ops;
     c->no_graphs = true; /* a replay would store without these functions */
     now = f;
@@ -153,6 +155,7 @@ void follow_end(follower *f)
 void follow_verdict(const follower *f, const char *name, const char *shape)
 {
     const code_stats *t = &f->codes;
+    verdict(f->g, name, text("%s: nothing is followed", shape), f->n_stored == 0, 0);
     verdict(f->g, name, text("%s: codes that are no hair off", shape), (double)t->n_far, t->rare);
     verdict(f->g, name, text("%s: codes beyond a step", shape), t->beyond, t->hair);
 }

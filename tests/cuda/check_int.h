@@ -113,6 +113,7 @@ typedef struct follower {
     device_ops ops;
     bool no_graphs;
     code_stats codes;
+    int64_t n_stored; /* rows of stores that it has followed */
 } follower;
 void follow_begin(follower *f, rig *g, const codes *first);
 void follow_end(follower *f);
