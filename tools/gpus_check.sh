@@ -168,7 +168,7 @@ say "$large is written"
 speed() {
     speed_of=$1 on=$2
     shift 2
-    [ "$(left)" -gt 20 ] || { echo - && return; }
+    [ "$(left)" -gt 20 ] || { echo "no time is left" >"$out/err" && echo - && return; }
     # shellcheck disable=SC2046
     timeout "$(left)" "$carat" bench --json -r 1 -m "$speed_of" $(devices "$on") "$@" 2>"$out/err" |
         awk -F: '/"median_ts"/ { sub(/,.*/, "", $2); v = $2 } END { printf v ? "%.2f\n" : "-\n", v }'
