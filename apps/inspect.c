@@ -362,7 +362,7 @@ static status answer_asked(const inspection *x, err *e)
     if (r->lora.is_adapter) {
         if (o->target && !r->lora.fits)
             why = r->lora.known ? &r->lora.misfit : &r->lora.why_not;
-    } else if ((!r->draft.known || r->draft.own) && !r->plan.n_ctx &&
+    } else if ((!r->draft.known || r->draft.own) && r->why_not.status &&
                (o->n_ctx || kv_options_given(&o->kv) || o->where.device || o->where.strict)) {
         why = &r->why_not;
     } else if (o->target && !r->draft.plan.n_ctx) {

@@ -237,6 +237,8 @@ TEST(inspect_explains_drafters)
     CHECK(strstr(text, "Drafter: an EAGLE-3 head") && strstr(text, "not usable"));
     mem_free(text);
     mem_free(inspect(1, odd, "--target", target, NULL));
+    mem_free(inspect(1, odd, "--target", target, "--device=cpu"));
+    mem_free(inspect(1, odd, "--device=cpu", NULL, NULL));
     text = inspect(1, target, "--target", target, NULL); /* without a tokenizer */
     CHECK(strstr(text, "\nDrafter: a model of its own\n"));
     CHECK(strstr(text, "only if both have a tokenizer"));
