@@ -624,8 +624,8 @@ static int64_t put_ids(const carat_model *m, const char *text, size_t n, const c
     return at;
 }
 
-/* Ids of one text, and of a user's message with its question, become those of what the text becomes;
- * those of another's message stay. */
+/* Ids of one text, and of a user's message with its question, become those of what the text
+ * becomes; those of another's message stay. */
 TEST(compress_of_ids_of_one_text)
 {
     enum { CAP = 8192 };

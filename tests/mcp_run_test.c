@@ -177,6 +177,8 @@ TEST(mcp_command_lists_and_calls)
     CHECK(!memchr(r.out.at, 0x1b, r.out.n));
     spawned_free(&r);
     spawn_check(2, NULL, "there is no tool 'rm'", ARGS("mcp", "call", file, "rm"));
+    /* The tool itself says that it failed. */
+    spawn_check(1, "words", NULL, ARGS("mcp", "call", mcp_rig_file("kinds"), "echo", "{}"));
     spawn_check(2, NULL, "expected list, tools NAME, or call", ARGS("mcp", "start"));
     int n = snprintf(text, sizeof text,
                      "[mcp.one]\ncommand = \"%s\"\nargs = [\"--mcp-fake\", \"plain\"]\n"
