@@ -80,58 +80,59 @@ typedef struct family_case {
     bool by_mlx;
     float shifted; /* added to the norms that conversion adds 1 to */
     bool blocks;   /* experts in MXFP4 */
+    bool twin;     /* the head is the embedding once more */
 } family_case;
 
 static const family_case cases[] = {
     {"qwen3",
      "{" QWEN "\"num_attention_heads\":4,\"rope_theta\":1000000,\"rope_scaling\":null,"
      "\"tie_word_embeddings\":true}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     {"qwen3-yarn",
      "{" QWEN "\"num_attention_heads\":6,\"tie_word_embeddings\":false,\"rope_parameters\":"
      "{\"rope_type\":\"yarn\",\"rope_theta\":1000000.0,\"factor\":4.0,"
      "\"original_max_position_embeddings\":1024,\"attention_factor\":1.1386294361119891}}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     {"laguna",
      "{" LAGUNA "\"gating\":true,\"num_attention_heads\":6,\"num_attention_heads_per_layer\":"
      "[6,8,8,8],\"moe_routed_scaling_factor\":2.5,\"layer_types\":[\"full_attention\","
      "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     {"laguna-element",
      "{" LAGUNA "\"gating_types\":[\"per-element\",\"per-element\",\"per-element\","
      "\"per-element\"],\"num_attention_heads\":4,\"moe_routed_scaling_factor\":1.0,"
      "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\","
      "\"full_attention\"],\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"]}",
-     true, false, NULL, false, 0, false},
+     true, false, NULL, false, 0, false, false},
     /* As published: the text part of a model with vision. */
     {"qwen35",
      "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{" QWEN35
      "\"model_type\":\"qwen3_5_text\",\"intermediate_size\":96,\"full_attention_interval\":4}}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     {"qwen35-nextn",
      "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{" QWEN35
      "\"model_type\":\"qwen3_5_text\",\"intermediate_size\":96,\"mtp_num_hidden_layers\":1,"
      "\"mtp_use_dedicated_embeddings\":false}}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     {"qwen35-uneven",
      "{" QWEN35_COMMON "\"model_type\":\"qwen3_5_text\",\"tie_word_embeddings\":false,"
      "\"num_hidden_layers\":5,\"intermediate_size\":96,\"linear_num_key_heads\":3,"
      "\"linear_num_value_heads\":3,\"linear_value_head_dim\":24,\"linear_conv_kernel_dim\":3,"
      "\"output_gate_type\":\"swish\",\"layer_types\":[\"full_attention\",\"linear_attention\","
      "\"linear_attention\",\"full_attention\",\"linear_attention\"]}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     {"qwen35moe",
      "{" QWEN35 "\"model_type\":\"qwen3_5_moe_text\",\"tie_word_embeddings\":true,"
      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"shared_expert_intermediate_size\":48}",
-     true, false, NULL, false, 0, false},
+     true, false, NULL, false, 0, false, false},
     {"qwen3moe", "{" QWEN3MOE "\"num_experts\":8,\"rope_theta\":10000000.0,\"rope_scaling\":null}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     /* As transformers 5.17 saves it: another name of the experts' number. */
     {"qwen3moe",
      "{" QWEN3MOE "\"num_local_experts\":8,\"rope_parameters\":"
      "{\"rope_type\":\"default\",\"rope_theta\":10000000.0}}",
-     true, false, NULL, false, 0, false},
+     true, false, NULL, false, 0, false, false},
     {"llama",
      "{\"vocab_size\":128,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
      "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-05,"
@@ -140,13 +141,13 @@ static const family_case cases[] = {
      "\"pretraining_tp\":1,\"rope_theta\":500000.0,\"tie_word_embeddings\":true,\"rope_scaling\":"
      "{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
      "\"original_max_position_embeddings\":64,\"rope_type\":\"llama3\"}}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     {"mistral",
      "{\"vocab_size\":128,\"hidden_size\":96,\"intermediate_size\":96,\"num_hidden_layers\":4,"
      "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-05,"
      "\"max_position_embeddings\":4096,\"hidden_act\":\"silu\",\"model_type\":\"mistral\","
      "\"sliding_window\":16,\"rope_theta\":10000.0,\"tie_word_embeddings\":false}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     /* As published, but for sizes. */
     {"mixtral",
      "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
@@ -157,7 +158,7 @@ static const family_case cases[] = {
      "\"rms_norm_eps\":1e-05,\"rope_theta\":1000000.0,\"router_aux_loss_coef\":0.02,"
      "\"sliding_window\":null,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
      "\"transformers_version\":\"4.36.0.dev0\",\"use_cache\":true,\"vocab_size\":128}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     {"ministral3",
      "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"dtype\":\"bfloat16\","
      "\"image_token_index\":10,\"model_type\":\"mistral3\",\"multimodal_projector_bias\":false,"
@@ -171,7 +172,7 @@ static const family_case cases[] = {
      "\"original_max_position_embeddings\":32,\"rope_theta\":1000000.0,\"rope_type\":\"yarn\","
      "\"type\":\"yarn\"},\"sliding_window\":null,\"tie_word_embeddings\":true,\"use_cache\":true,"
      "\"vocab_size\":128}}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     /* As published: the text part of a model with a tower; few numbers, and the rest by default. */
     {"gemma3",
      "{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
@@ -179,7 +180,7 @@ static const family_case cases[] = {
      "\"num_hidden_layers\":7,\"num_attention_heads\":4,\"rope_theta\":1000000.0,"
      "\"rope_local_base_freq\":10000.0,\"sliding_window_pattern\":6,"
      "\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"}}}",
-     false, false, NULL, false, 0, false},
+     false, false, NULL, false, 0, false, false},
     /* As transformers 5.17 saves it. */
     {"gemma3-plain",
      "{" GEMMA3 "\"query_pre_attn_scalar\":21,\"num_hidden_layers\":3,"
@@ -189,17 +190,17 @@ static const family_case cases[] = {
      "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\","
      "\"rope_theta\":500000.0},\"sliding_attention\":{\"rope_type\":\"default\","
      "\"rope_theta\":10000.0}}}",
-     true, false, NULL, false, 0, false},
+     true, false, NULL, false, 0, false, false},
     {"gpt-oss", GPT_OSS "\"rope_theta\":150000,\"rope_scaling\":{" GPT_OSS_YARN, false, false, NULL,
-     false, 0, false},
+     false, 0, false, false},
     {"gpt-oss",
      GPT_OSS "\"quantization_config\":{\"modules_to_not_convert\":[\"model.layers.*.self_attn\","
              "\"model.layers.*.mlp.router\",\"model.embed_tokens\",\"lm_head\"],"
              "\"quant_method\":\"mxfp4\"},\"rope_theta\":150000,\"rope_scaling\":{" GPT_OSS_YARN,
-     false, false, NULL, false, 0, true},
+     false, false, NULL, false, 0, true, false},
     /* As transformers 5.17 saves it. */
     {"gpt-oss", GPT_OSS "\"rope_parameters\":{\"rope_theta\":150000.0," GPT_OSS_YARN, false, false,
-     NULL, false, 0, false},
+     NULL, false, 0, false, false},
 };
 
 static bool is_qwen35(const char *name)
@@ -466,7 +467,8 @@ static const char *make_dir(const family_case *c, const gguf *g)
         put_source(&d, c->extra, &t, 1, 1, (const unsigned char *)zeros, sizeof zeros);
     }
     for (int32_t i = 0; i < n; i++) {
-        const tensor *t = tensor_find(&g->tensors, list[i].name);
+        bool twin = c->twin && !strcmp(list[i].name, "output.weight");
+        const tensor *t = tensor_find(&g->tensors, twin ? "token_embd.weight" : list[i].name);
         char name[160];
         CHECK_MSG(t, "%s has no %s", c->name, list[i].name);
         if (strchr(list[i].hf_name, '*')) {
@@ -982,6 +984,22 @@ TEST(convert_says_which_known_parts_it_leaves_out)
     CHECK_OK(convert_case(&c, test_temp("tied.gguf"), &notes, &e), e);
     CHECK_MSG(notes.n && strstr(notes.at, "lm_head.weight is not the embedding"), "%s",
               str_text(&notes));
+}
+
+/* A head that is the embedding once more is not written twice. */
+TEST(convert_writes_one_of_two_equal_matrices)
+{
+    family_case c = cases[1];
+    const char *out = test_temp("twin.gguf");
+    err e = {0};
+    gguf g;
+    for (int i = 0; i < 2; i++) {
+        c.twin = i == 1;
+        CHECK_OK(convert_case(&c, out, NULL, &e), e);
+        CHECK_OK(gguf_open(&g, out, false, NULL, NULL, &e), e);
+        CHECK_EQ(tensor_find(&g.tensors, "output.weight") == NULL, c.twin);
+        gguf_close(&g);
+    }
 }
 
 /* transformers 5 saves a wrapper whose text part says false and that says true itself: it follows
