@@ -21,6 +21,8 @@ cuda_device *cuda_select(const device *d)
 
 bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing)
 {
+    if (r != cudaSuccess)
+        cudaGetLastError(); /* else the thread's next op on another device would be told of it */
     if (r != cudaSuccess && !c->broken) {
         c->broken = true;
         err_set(&c->broken_why, r == cudaErrorMemoryAllocation ? E_MEMORY : E_IO, "%s: %s: %s",
