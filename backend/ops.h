@@ -459,6 +459,9 @@ struct device {
     /* What each of n devices of this kind is given later begins when what all have been given so
      * far has ended. NULL as send. */
     void (*line_up)(device *const *d, int32_t n);
+    /* Waits for d end with an error where d does not go on, as those of devices that share a model
+     * do. Optional. */
+    void (*limit_waits)(device *d);
     /* Do ops of d read memory of `other`, of its kind, where it is? The caller orders both. NULL:
      * no. */
     bool (*reaches)(device *d, const device *other);

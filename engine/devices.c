@@ -338,6 +338,8 @@ status open_draft_device(carat_model *m, const carat_model_options *opt, err *e)
         return err_set(e, E_ARG, "--draft-device %.40s: the plan has %d GPU%s, counted from 0", name,
                        n_planned, n_planned > 1 ? "s" : "");
     st = open_gpu(&m->draft_dev, opt, &l, 0, &why);
+    if (!st && m->draft_dev->limit_waits)
+        m->draft_dev->limit_waits(m->draft_dev);
     return st ? err_set(e, st, "--draft-device %.40s: %.200s", name, why.text) : OK;
 }
 

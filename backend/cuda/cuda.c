@@ -613,6 +613,7 @@ cuda_device *cuda_new_device(void)
         .send = cuda_send,
         .follow = cuda_follow,
         .line_up = cuda_line_up,
+        .limit_waits = cuda_limit_waits,
         .reaches = cuda_reaches,
         .open_inbox = cuda_open_inbox,
         .close_inbox = cuda_close_inbox,

@@ -234,6 +234,7 @@ bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
 bool cuda_await(cuda_device *c, pass *p, const char *doing);
 bool cuda_await_event(cuda_device *c, pass *p, cudaEvent_t event, const char *doing);
 void cuda_join(cuda_device *a, cuda_device *b); /* one sends to the other */
+void cuda_limit_waits(device *d);
 void cuda_part(cuda_device *c); /* before it is closed: no other device refers to it */
 
 /* weights.c */

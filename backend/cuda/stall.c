@@ -1,6 +1,7 @@
 /* stall.c - waits for a GPU that end, also if the GPU does not go on.
  *
- * Where several devices share a model, each waits for copies from the one before. A link that
+ * Where several devices share a model, each waits for copies from the one before; a drafter's own
+ * device is waited for by the host alone. A link that
  * stalls or a GPU that has left the bus would keep all of them waiting, and the host with them. So
  * the host polls there. It gives up when none of the devices has got further for stall_ms: no step
  * has arrived, no chunk has begun, no copy has ended. A chunk of a prompt behind a long context
@@ -140,6 +141,14 @@ void cuda_join(cuda_device *a, cuda_device *b)
             return;
     a->peer = after_b;
     b->peer = after_a;
+}
+
+/* A ring of one. */
+void cuda_limit_waits(device *d)
+{
+    cuda_device *c = d->self;
+    if (!c->peer)
+        c->peer = c;
 }
 
 void cuda_part(cuda_device *c)
