@@ -92,6 +92,6 @@ TEST(pace_of_any_company_on_any_device)
         n_kept += run.n_kept;
         n_lost += run.n_lost;
     }
-    CHECK_MSG(n_kept > 10000 && n_lost < n_kept / 50, "%d gaps that could be kept, %d were not",
+    CHECK_MSG(n_kept > 10 * n_seeds && n_lost < n_kept / 50, "%d gaps that could be kept, %d were not",
               (int)(n_kept + n_lost), (int)n_lost);
 }

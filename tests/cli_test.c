@@ -500,6 +500,7 @@ TEST(cli_words_are_those_of_no_language)
     char line[400];
     const char *dir = test_temp("locales");
     CHECK(!mkdir(dir, 0700) && !setenv("LOCPATH", dir, 1));
+    CHECK(!setenv("LSAN_OPTIONS", "detect_leaks=0", 1)); /* setlocale of glibc 2.36 leaks its paths */
     snprintf(line, sizeof line, "localedef -i tr_TR -f UTF-8 '%s/tr_TR.UTF-8' >/dev/null 2>&1",
              dir);
     if (system(line))
