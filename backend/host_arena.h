@@ -8,8 +8,9 @@
  * kernel or mapping of memory may wait. So the device locks small sections, each one once, and
  * never unlocks them: a new block takes the place of one that was given back, also of another size.
  * A block lies as low as it fits, so locked sections are used first. While less than a quarter of
- * the memory in use is free, one section more is locked ahead, AHEAD_MOST at most. Once a section
- * could not be locked, those that no block uses are left alone: they would take memory for nothing.
+ * the memory in use is free, one section more is locked ahead, AHEAD_MOST at most. After a section
+ * could not be locked, the device locks only sections that a block uses. Locking a section also makes
+ * the system provide its memory.
  *
  * The arena is plain data and locks nothing. The locking thread asks it for the next section
  * (host_arena_next) and reports the result (host_arena_done). The caller's lock protects an arena.

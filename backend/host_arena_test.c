@@ -85,7 +85,8 @@ TEST(host_blocks_never_overlap_and_are_locked_before_they_are_ready)
 
 /* A server's conversations: of each prompt a block, and one more of prompt and answer, until a
  * budget is full and the oldest go. Sizes differ, and yet hardly anything more is locked: what holes
- * take. ahead: the budget and a sixteenth are taken and given back before, while nobody waits.
+ * take. ahead: before the first conversation the test takes blocks of the budget and a sixteenth,
+ * and gives them back. No block waits for those sections.
  * Returns the sections that blocks waited for after the first n. */
 static int32_t sections_waited_for(bool ahead, int32_t n_first)
 {
@@ -131,7 +132,7 @@ TEST(host_blocks_that_were_given_back_are_locked_for_others)
 }
 
 /* Where no memory can be locked, none is touched for it ahead of need. */
-TEST(host_blocks_that_nobody_has_are_left_alone_once_locking_failed)
+TEST(host_sections_without_blocks_are_not_locked_after_a_failure)
 {
     host_arena a = {0};
     for (int32_t i = 0; i < 2; i++) {

@@ -14,12 +14,13 @@
 /* What a rank gives to the others at a meeting, and what it wants of them. The same of all ranks:
  * waits, and whether there are copies. */
 typedef struct rank_post {
-    /* What each rank is given later comes after what all were given so far, and after all copies.
-     * Else a copy is between what its two ranks were given so far and what they are given later. */
+    /* True: later work of every rank begins after the earlier work of all ranks and after all
+     * copies. False: only the two ranks of a copy wait: the copy begins after their earlier work,
+     * and their later work begins after the copy. */
     bool waits;
     float *mine[2], *of[RANKS_MAX][2]; /* memory for the others' ops; of the ranks, filled in */
-    /* Copies, with each rank: what it is given, and where n_bytes of what it gives come to lie.
-     * NULL: nothing. */
+    /* Copies, by the other rank: `give` is copied to that rank, and n_bytes of that rank's `give`
+     * are copied to `to`. NULL: nothing. */
     struct rank_copy {
         const void *give;
         void *to;

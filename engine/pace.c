@@ -261,7 +261,7 @@ static bool is_too_long(const timed_part *b, const timed_part *a)
     return b->ms > held_up * a->ms * fmax(1, b->rows / a->rows);
 }
 
-/* The device has become slower since a: nearly all that its width has room for say so. */
+/* Has the device become slower since a? Nearly all of the times kept with a are later and too long. */
 static bool is_outdated(const curve *c, const timed_part *a)
 {
     int32_t n = 0;

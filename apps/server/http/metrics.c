@@ -233,7 +233,8 @@ static void put_models(const metrics_now *now, str *o)
     ROW("kv_host_file_bytes", "gauge", "The same in a file.", m->batch.pool_file_bytes);
     ROW("checkpoints", "gauge", "States of conversations to go back to.",
         m->batch.cache.n_checkpoints);
-    ROW("checkpoint_bytes", "gauge", "Memory that they take, of that which is kept for them.", m->batch.cache.checkpoint_bytes);
+    ROW("checkpoint_bytes", "gauge", "Memory that they take, of that which is kept for them.",
+        m->batch.cache.checkpoint_bytes);
     ROW("checkpoint_files", "gauge", "Those kept on disk.", m->batch.cache.n_files);
     ROW("checkpoint_file_bytes", "gauge", "Disk space for them.", m->batch.cache.file_bytes);
     ROW("checkpoint_files_failed_total", "counter", "Files that could not be written.",
