@@ -42,8 +42,8 @@ void failed(rig *g, const char *name, const char *why);
 /* Bounds of errors, by the arithmetic; of a product with weights of type t. check_products.c */
 extern const double F32_BOUND, INT8_BOUND, BF16_BOUND;
 double product_bound(num_type t, int32_t rows);
-enum { N_BLOCK_TYPES = 13 };
-extern const num_type block_types[];
+enum { N_BLOCK_TYPES = 13, N_OWN_TYPES = 12 };
+extern const num_type block_types[], own_types[];
 
 /* Passes of more than n rows are passes of prompts; at first n is RIG_FEW. */
 enum { RIG_FEW = 32 };
@@ -121,6 +121,8 @@ void follow_verdict(const follower *f, const char *name, const char *shape);
 
 void check_ops(rig *g); /* with products and attention */
 void check_products(rig *g);
+/* The shared expert of a mixture: gate, up and down. */
+bool shared_make(rig *g, pair one[3], num_type t, num_type td, int32_t n_in, int32_t n_ff);
 void check_tall_experts(rig *g); /* check_tall_experts.c */
 void check_invariances(rig *g);
 void check_families(rig *g);
